@@ -1,0 +1,3 @@
+//! The `latermq` command.
+
+fn main() {}

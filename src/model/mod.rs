@@ -1,1 +1,16 @@
-//! (being written)
+//! Values that obey their own rules. Nothing here reads a clock, a file or a socket.
+
+mod message;
+mod offset;
+mod properties;
+mod timestamp;
+mod topic;
+
+pub use message::{MessageDraft, SysFlag};
+pub use offset::{PhysicalOffset, QueueOffset};
+pub use properties::{Properties, PropertiesView, names};
+pub use timestamp::Timestamp;
+pub use topic::{
+    DLQ_PREFIX, QueueId, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic, dlq_topic,
+    is_system_topic, java_hash, retry_topic,
+};

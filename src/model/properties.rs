@@ -1,0 +1,253 @@
+//! The properties of a message.
+//!
+//! One byte string, `name 0x01 value 0x02` repeated; the last 0x02 may be missing (Java clients 4.9.2 to 5.1 leave it out). Readers drop
+//! pieces shorter than three bytes, with an empty name or an empty value; of two pairs with one name the later counts.
+//!
+//! Source: Apache RocketMQ, `org.apache.rocketmq.common.message.MessageDecoder`.
+
+use std::{borrow::Cow, fmt};
+
+use bytes::Bytes;
+
+const NAME_END: u8 = 1;
+const PAIR_END: u8 = 2;
+/// Shortest piece that counts: one byte of name, the separator, one byte of value.
+const PAIR_BYTES_MIN: usize = 3;
+
+/// Names of the properties that the broker reads or writes.
+///
+/// Source: Apache RocketMQ, `org.apache.rocketmq.common.message.MessageConst`.
+pub mod names {
+    /// The delay level, decimal.
+    pub const DELAY: &str = "DELAY";
+    /// The topic a waiting message goes to.
+    pub const REAL_TOPIC: &str = "REAL_TOPIC";
+    /// The queue a waiting message goes to, decimal.
+    pub const REAL_QID: &str = "REAL_QID";
+    /// `false`: the producer does not wait until the message is durable.
+    pub const WAIT: &str = "WAIT";
+    /// The message's tag.
+    pub const TAGS: &str = "TAGS";
+    /// Keys to find the message by, separated by single spaces.
+    pub const KEYS: &str = "KEYS";
+    /// The producer's own id of the message.
+    pub const UNIQ_KEY: &str = "UNIQ_KEY";
+    /// The topic a retried message came from.
+    pub const RETRY_TOPIC: &str = "RETRY_TOPIC";
+    /// The offset message id of a retried message's first record.
+    pub const ORIGIN_MESSAGE_ID: &str = "ORIGIN_MESSAGE_ID";
+    /// `true`: a half message.
+    pub const TRAN_MSG: &str = "TRAN_MSG";
+    /// The producer group.
+    pub const PGROUP: &str = "PGROUP";
+    /// Relative delay in seconds.
+    pub const TIMER_DELAY_SEC: &str = "TIMER_DELAY_SEC";
+    /// Relative delay in milliseconds.
+    pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
+    /// Absolute deliver time, milliseconds since the epoch.
+    pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";
+    /// The deliver time a timer wheel chose.
+    pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";
+    /// The region; shown to consumers' trace hooks.
+    pub const MSG_REGION: &str = "MSG_REGION";
+    /// Whether message tracing is on.
+    pub const TRACE_ON: &str = "TRACE_ON";
+    /// The cluster's name; needed by request-reply.
+    pub const CLUSTER: &str = "CLUSTER";
+    /// A pop consumer's receipt; never taken from a client.
+    pub const POP_CK: &str = "POP_CK";
+}
+
+/// The properties of one message, owned and editable.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Properties {
+    text: Vec<u8>,
+}
+
+/// The properties of one message, borrowed from its record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PropertiesView<'a> {
+    text: &'a [u8],
+}
+
+impl Properties {
+    /// No properties.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the text as a client or a record has it.
+    pub fn from_text(text: impl Into<Vec<u8>>) -> Self {
+        Self { text: text.into() }
+    }
+
+    /// A view for reading.
+    pub fn view(&self) -> PropertiesView<'_> {
+        PropertiesView { text: &self.text }
+    }
+
+    /// The value of `name`, if it is there and is UTF-8.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.view().get(name)
+    }
+
+    /// Whether there is a value of `name`.
+    pub fn contains(&self, name: &str) -> bool {
+        self.view().get_bytes(name).is_some()
+    }
+
+    /// Sets `name` to `value`, replacing what was there. An empty value removes the name, since readers would drop the pair.
+    pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        self.remove(name);
+        let value = value.as_ref();
+        if name.is_empty() || value.is_empty() {
+            return;
+        }
+        if self.text.last().is_some_and(|&last| last != PAIR_END) {
+            self.text.push(PAIR_END);
+        }
+        self.text.reserve(name.len() + value.len() + 2);
+        self.text.extend_from_slice(name.as_bytes());
+        self.text.push(NAME_END);
+        self.text.extend_from_slice(value);
+        self.text.push(PAIR_END);
+    }
+
+    /// Removes every pair called `name`; says whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let mut removed = false;
+        let mut from = 0;
+        while from < self.text.len() {
+            let end = self.text[from..].iter().position(|&b| b == PAIR_END).map_or(self.text.len(), |at| from + at + 1);
+            let piece = &self.text[from..end];
+            if piece.len() > name.len() && piece.starts_with(name.as_bytes()) && piece[name.len()] == NAME_END {
+                self.text.drain(from..end);
+                removed = true;
+            } else {
+                from = end;
+            }
+        }
+        removed
+    }
+
+    /// The encoded text, as it goes into a record.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The encoded length in bytes.
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Whether there is no text at all.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+}
+
+impl From<&[u8]> for Properties {
+    fn from(text: &[u8]) -> Self {
+        Self::from_text(text)
+    }
+}
+
+impl From<Bytes> for Properties {
+    fn from(text: Bytes) -> Self {
+        Self::from_text(text)
+    }
+}
+
+impl<'a> PropertiesView<'a> {
+    /// Reads the text of a record or a request.
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text }
+    }
+
+    /// The pairs in the order of the text, those that readers drop left out.
+    pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.text.split(|&b| b == PAIR_END).filter_map(|piece| {
+            let name_end = piece.iter().position(|&b| b == NAME_END)?;
+            let (name, value) = (&piece[..name_end], &piece[name_end + 1..]);
+            (piece.len() >= PAIR_BYTES_MIN && !name.is_empty() && !value.is_empty()).then_some((name, value))
+        })
+    }
+
+    /// The value of `name`, if it is there and is UTF-8.
+    pub fn get(self, name: &str) -> Option<&'a str> {
+        self.get_bytes(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// The value of `name` as it stands in the text.
+    pub fn get_bytes(self, name: &str) -> Option<&'a [u8]> {
+        self.iter().filter(|(found, _)| *found == name.as_bytes()).last().map(|(_, value)| value)
+    }
+
+    /// The pairs as text, bytes that are not UTF-8 replaced.
+    pub fn to_pairs(self) -> Vec<(Cow<'a, str>, Cow<'a, str>)> {
+        self.iter().map(|(name, value)| (String::from_utf8_lossy(name), String::from_utf8_lossy(value))).collect()
+    }
+
+    /// The encoded text.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.text
+    }
+}
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view().fmt(f)
+    }
+}
+
+impl fmt::Debug for PropertiesView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.to_pairs()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedule_19_store_7_a_missing_last_separator_changes_nothing() {
+        let with = Properties::from_text(&b"A\x011\x02B\x012\x02"[..]);
+        let without = Properties::from_text(&b"A\x011\x02B\x012"[..]);
+
+        assert_eq!(with.view().to_pairs(), without.view().to_pairs());
+        assert_eq!(without.get("B"), Some("2"));
+    }
+
+    #[test]
+    fn remoting_29_pieces_without_name_or_value_are_dropped() {
+        let properties = Properties::from_text(&b"A\x01\x02\x01x\x02B\x02C\x01c\x02"[..]);
+
+        assert_eq!(properties.view().iter().count(), 1);
+        assert_eq!(properties.get("A"), None);
+        assert_eq!(properties.get("C"), Some("c"));
+    }
+
+    #[test]
+    fn the_later_of_two_pairs_with_one_name_counts() {
+        assert_eq!(Properties::from_text(&b"A\x011\x02A\x012\x02"[..]).get("A"), Some("2"));
+    }
+
+    #[test]
+    fn set_replaces_every_earlier_pair_and_mends_a_missing_separator() {
+        let mut properties = Properties::from_text(&b"AB\x010\x02A\x011\x02A\x012\x02B\x013"[..]);
+
+        properties.set("A", "9");
+
+        assert_eq!(properties.as_bytes(), b"AB\x010\x02B\x013\x02A\x019\x02");
+    }
+
+    #[test]
+    fn remove_takes_only_the_whole_name() {
+        let mut properties = Properties::from_text(&b"WAITING\x011\x02WAIT\x01true"[..]);
+
+        assert!(properties.remove("WAIT"));
+        assert!(!properties.remove("WAIT"));
+        assert_eq!(properties.as_bytes(), b"WAITING\x011\x02");
+    }
+}

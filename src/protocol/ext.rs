@@ -1,0 +1,240 @@
+//! The ext fields of a command: the small ordered map in which every request and reply header travels.
+
+use super::text::Text;
+
+/// Most ext fields a header may carry. Clients send about fifteen.
+pub const EXT_FIELDS_MAX: usize = 4096;
+
+/// Name and value pairs in the order they were written. Of equal names the last one counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExtFields(Vec<(Text, Text)>);
+
+/// An ext field that is missing or does not hold what it must.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", match &self.value {
+    Some(value) => format!("the header field {} is {value:?}, wanted {}", self.field, self.wanted),
+    None => format!("the header field {} is missing, wanted {}", self.field, self.wanted),
+})]
+pub struct HeaderError {
+    /// Name of the field.
+    pub field: &'static str,
+    /// What it held, if it was there.
+    pub value: Option<String>,
+    /// What it must hold.
+    pub wanted: &'static str,
+}
+
+impl ExtFields {
+    /// No fields; allocates nothing.
+    pub const fn new() -> ExtFields {
+        ExtFields(Vec::new())
+    }
+
+    /// No fields yet, with room for `count`.
+    pub fn with_capacity(count: usize) -> ExtFields {
+        ExtFields(Vec::with_capacity(count))
+    }
+
+    /// Sets `name` to `value`, in place of an earlier value.
+    pub fn set(&mut self, name: impl Into<Text>, value: impl Into<Text>) {
+        let name = name.into();
+        match self.0.iter_mut().rev().find(|(key, _)| *key == name) {
+            Some((_, old)) => *old = value.into(),
+            None => self.0.push((name, value.into())),
+        }
+    }
+
+    /// Adds a field at the end without looking for an earlier one of that name.
+    pub fn push(&mut self, name: impl Into<Text>, value: impl Into<Text>) {
+        self.0.push((name.into(), value.into()));
+    }
+
+    /// Removes every field of that name.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(key, _)| key != name);
+    }
+
+    /// The value of a field.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.text(name).map(Text::as_str)
+    }
+
+    /// The value of a field as it is kept.
+    pub fn text(&self, name: &str) -> Option<&Text> {
+        self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// The value of an i64 field; absent and empty are `None`.
+    ///
+    /// # Errors
+    /// The value is not a decimal number of 64 bits.
+    pub fn i64(&self, name: &'static str) -> Result<Option<i64>, HeaderError> {
+        ExtValue::read(name, self.text(name))
+    }
+
+    /// The value of an i32 field; absent and empty are `None`.
+    ///
+    /// # Errors
+    /// The value is not a decimal number of 32 bits.
+    pub fn i32(&self, name: &'static str) -> Result<Option<i32>, HeaderError> {
+        ExtValue::read(name, self.text(name))
+    }
+
+    /// The value of a boolean field: `true` in any case is true, any other text is false, as in Java.
+    pub fn bool(&self, name: &str) -> Option<bool> {
+        self.get(name).map(|value| value.eq_ignore_ascii_case("true"))
+    }
+
+    /// The value of a field that must be there.
+    ///
+    /// # Errors
+    /// The field is missing.
+    pub fn required(&self, name: &'static str) -> Result<&str, HeaderError> {
+        self.get(name).ok_or(HeaderError { field: name, value: None, wanted: "a text" })
+    }
+
+    /// All pairs in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Text, &Text)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// How many pairs there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<K: Into<Text>, V: Into<Text>> FromIterator<(K, V)> for ExtFields {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        ExtFields(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// A type that an ext field can hold.
+pub trait ExtValue: Sized {
+    /// Reads the value of field `name`, `None` when it is absent.
+    ///
+    /// # Errors
+    /// The field is missing though the type needs it, or holds something else.
+    fn read(name: &'static str, value: Option<&Text>) -> Result<Self, HeaderError>;
+
+    /// Adds the value to `ext` under `name`; an absent optional value adds nothing.
+    fn write(&self, name: &'static str, ext: &mut ExtFields);
+}
+
+fn number<N: std::str::FromStr>(
+    name: &'static str,
+    value: Option<&Text>,
+    wanted: &'static str,
+) -> Result<N, HeaderError> {
+    let wrong = |value: Option<&Text>| HeaderError { field: name, value: value.map(|v| v.to_string()), wanted };
+    value.ok_or_else(|| wrong(None))?.parse().map_err(|_| wrong(value))
+}
+
+impl ExtValue for i32 {
+    fn read(name: &'static str, value: Option<&Text>) -> Result<Self, HeaderError> {
+        number(name, value, "a decimal number of 32 bits")
+    }
+
+    fn write(&self, name: &'static str, ext: &mut ExtFields) {
+        ext.push(Text::from_static(name), *self);
+    }
+}
+
+impl ExtValue for i64 {
+    fn read(name: &'static str, value: Option<&Text>) -> Result<Self, HeaderError> {
+        number(name, value, "a decimal number of 64 bits")
+    }
+
+    fn write(&self, name: &'static str, ext: &mut ExtFields) {
+        ext.push(Text::from_static(name), *self);
+    }
+}
+
+impl ExtValue for bool {
+    fn read(name: &'static str, value: Option<&Text>) -> Result<Self, HeaderError> {
+        let value = value.ok_or(HeaderError { field: name, value: None, wanted: "true or false" })?;
+        Ok(value.eq_ignore_ascii_case("true"))
+    }
+
+    fn write(&self, name: &'static str, ext: &mut ExtFields) {
+        ext.push(Text::from_static(name), *self);
+    }
+}
+
+impl ExtValue for Text {
+    fn read(name: &'static str, value: Option<&Text>) -> Result<Self, HeaderError> {
+        value.cloned().ok_or(HeaderError { field: name, value: None, wanted: "a text" })
+    }
+
+    fn write(&self, name: &'static str, ext: &mut ExtFields) {
+        ext.push(Text::from_static(name), self.clone());
+    }
+}
+
+impl<V: ExtValue + Optional> ExtValue for Option<V> {
+    fn read(name: &'static str, value: Option<&Text>) -> Result<Self, HeaderError> {
+        match value {
+            Some(text) if V::EMPTY_IS_VALUE || !text.is_empty() => V::read(name, value).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn write(&self, name: &'static str, ext: &mut ExtFields) {
+        if let Some(value) = self {
+            value.write(name, ext);
+        }
+    }
+}
+
+/// Types that may stand in an optional field.
+pub trait Optional {
+    /// Whether an empty text is a value of this type, not its absence.
+    const EMPTY_IS_VALUE: bool;
+}
+
+impl Optional for i32 {
+    const EMPTY_IS_VALUE: bool = false;
+}
+impl Optional for i64 {
+    const EMPTY_IS_VALUE: bool = false;
+}
+impl Optional for bool {
+    const EMPTY_IS_VALUE: bool = false;
+}
+impl Optional for Text {
+    const EMPTY_IS_VALUE: bool = true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_equal_names_counts() {
+        let mut ext: ExtFields = [("a", "1"), ("a", "2")].into_iter().collect();
+        assert_eq!(ext.get("a"), Some("2"));
+        ext.set("a", 3);
+        assert_eq!(ext.i32("a"), Ok(Some(3)));
+    }
+
+    #[test]
+    fn a_wrong_number_is_named_with_its_field_and_value() {
+        let ext: ExtFields = [("queueId", "5.0")].into_iter().collect();
+        let error = ext.i32("queueId").unwrap_err();
+        assert_eq!(error.to_string(), "the header field queueId is \"5.0\", wanted a decimal number of 32 bits");
+        assert_eq!(ext.required("topic").unwrap_err().to_string(), "the header field topic is missing, wanted a text");
+    }
+
+    #[test]
+    fn remoting_9_an_empty_optional_number_counts_as_absent() {
+        let ext: ExtFields = [("l", "")].into_iter().collect();
+        assert_eq!(ext.i32("l"), Ok(None));
+        assert_eq!(ext.i64("absent"), Ok(None));
+    }
+}

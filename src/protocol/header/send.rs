@@ -1,0 +1,106 @@
+//! Headers of SEND_MESSAGE in its two spellings, and of its response.
+
+use super::{codec, header};
+use crate::protocol::{ExtFields, HeaderError, RequestCode, Text};
+
+/// Header of a send: codes 10 and 324 with long field names, 310, 320 and 325 with one-letter names.
+///
+/// Source: Apache RocketMQ, `SendMessageRequestHeader`, `SendMessageRequestHeaderV2`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SendHeader {
+    /// Group of the producer.
+    pub producer_group: Text,
+    /// Topic to send to.
+    pub topic: Text,
+    /// Topic whose settings a topic created by this send takes over: `TBW102`.
+    pub default_topic: Text,
+    /// Queues wanted for a topic created by this send.
+    pub default_topic_queue_nums: i32,
+    /// Queue to send to; below zero the broker picks one.
+    pub queue_id: i32,
+    /// System flag bits of the message.
+    pub sys_flag: i32,
+    /// When the producer made the message, in milliseconds since the Unix epoch.
+    pub born_timestamp: i64,
+    /// The user's own flag, stored as it is.
+    pub flag: i32,
+    /// Properties, `name 0x01 value 0x02` repeated.
+    pub properties: Option<Text>,
+    /// How often the message was consumed before; not zero for sends to a retry topic.
+    pub reconsume_times: Option<i32>,
+    /// Unit mode; of no effect.
+    pub unit_mode: Option<bool>,
+    /// After how many retries a message sent to a retry topic is dead.
+    pub max_reconsume_times: Option<i32>,
+    /// Whether the body is a batch of messages.
+    pub batch: Option<bool>,
+    /// Name of the broker it is meant for.
+    pub broker_name: Option<Text>,
+}
+
+codec!(SendHeader, decode_long, encode_long {
+    producer_group = "producerGroup",
+    topic = "topic",
+    default_topic = "defaultTopic",
+    default_topic_queue_nums = "defaultTopicQueueNums",
+    queue_id = "queueId",
+    sys_flag = "sysFlag",
+    born_timestamp = "bornTimestamp",
+    flag = "flag",
+    properties = "properties",
+    reconsume_times = "reconsumeTimes",
+    unit_mode = "unitMode",
+    max_reconsume_times = "maxReconsumeTimes",
+    batch = "batch",
+    broker_name = "bname",
+});
+
+codec!(SendHeader, decode_short, encode_short {
+    producer_group = "a",
+    topic = "b",
+    default_topic = "c",
+    default_topic_queue_nums = "d",
+    queue_id = "e",
+    sys_flag = "f",
+    born_timestamp = "g",
+    flag = "h",
+    properties = "i",
+    reconsume_times = "j",
+    unit_mode = "k",
+    max_reconsume_times = "l",
+    batch = "m",
+    broker_name = "n",
+});
+
+impl SendHeader {
+    /// Reads the header in the spelling that belongs to the request code.
+    ///
+    /// # Errors
+    /// As [`SendHeader::decode_long`].
+    pub fn decode(code: i32, ext: &ExtFields) -> Result<SendHeader, HeaderError> {
+        match code {
+            RequestCode::SEND_MESSAGE | RequestCode::SEND_REPLY_MESSAGE => SendHeader::decode_long(ext),
+            _ => SendHeader::decode_short(ext),
+        }
+    }
+}
+
+header! {
+    /// Header of a send's response. Java clients read all but the last three without a look whether they are there.
+    ///
+    /// Source: Apache RocketMQ, `SendMessageResponseHeader`, `MQClientAPIImpl.processSendResponse`.
+    SendReplyHeader {
+        /// Offset message id; of a batch the ids joined by commas.
+        msg_id: Text = "msgId",
+        /// The queue the producer asked for.
+        queue_id: i32 = "queueId",
+        /// Queue offset of the (first) message.
+        queue_offset: i64 = "queueOffset",
+        /// The message's `UNIQ_KEY`.
+        transaction_id: Option<Text> = "transactionId",
+        /// Region of the broker.
+        region: Option<Text> = "MSG_REGION",
+        /// Whether clients should trace.
+        trace_on: Option<bool> = "TRACE_ON",
+    }
+}

@@ -1,0 +1,309 @@
+//! The JSON header, as Java, Go and C++ clients really write it.
+//!
+//! ```json
+//! {"code":310,"extFields":{"a":"group"},"flag":0,"language":"JAVA","opaque":4,"version":479}
+//! ```
+//!
+//! Reading is lenient where a client may be: unknown keys, null or absent members, ext values that are not strings, numbers in
+//! quotes. What is written holds to the strictest reader, the Go client: ext values are strings, integers are bare.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::command::{Body, Command, Encoding};
+use super::ext::{EXT_FIELDS_MAX, ExtFields};
+use super::frame::FrameError;
+use super::language::Language;
+use super::text::Text;
+
+pub(super) fn encode(command: &Command, output: &mut BytesMut) {
+    output.put_slice(b"{\"code\":");
+    put_number(output, command.code);
+    if !command.ext.is_empty() {
+        output.put_slice(b",\"extFields\":{");
+        for (nth, (name, value)) in command.ext.iter().enumerate() {
+            if nth > 0 {
+                output.put_u8(b',');
+            }
+            put_string(output, name.as_bytes());
+            output.put_u8(b':');
+            put_string(output, value.as_bytes());
+        }
+        output.put_u8(b'}');
+    }
+    output.put_slice(b",\"flag\":");
+    put_number(output, command.flag);
+    output.put_slice(b",\"language\":\"");
+    output.put_slice(command.language.name().as_bytes());
+    output.put_slice(b"\",\"opaque\":");
+    put_number(output, command.opaque);
+    if let Some(remark) = &command.remark {
+        output.put_slice(b",\"remark\":");
+        put_string(output, remark.as_bytes());
+    }
+    output.put_slice(b",\"version\":");
+    put_number(output, command.version);
+    output.put_u8(b'}');
+}
+
+fn put_number(output: &mut BytesMut, number: i32) {
+    output.put_slice(Text::from(number).as_bytes());
+}
+
+/// Writes a quoted string: runs of bytes that need no escape are copied whole.
+fn put_string(output: &mut BytesMut, text: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    output.put_u8(b'"');
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|byte| *byte < 0x20 || *byte == b'"' || *byte == b'\\') {
+        output.put_slice(&rest[..at]);
+        match rest[at] {
+            b'"' => output.put_slice(b"\\\""),
+            b'\\' => output.put_slice(b"\\\\"),
+            b'\n' => output.put_slice(b"\\n"),
+            b'\r' => output.put_slice(b"\\r"),
+            b'\t' => output.put_slice(b"\\t"),
+            byte => {
+                output.put_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]])
+            }
+        }
+        rest = &rest[at + 1..];
+    }
+    output.put_slice(rest);
+    output.put_u8(b'"');
+}
+
+pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
+    // As in Java, bytes that are not UTF-8 become U+FFFD.
+    let header = match std::str::from_utf8(&header) {
+        Ok(_) => header,
+        Err(_) => Bytes::from(String::from_utf8_lossy(&header).into_owned()),
+    };
+    let mut input = Input { header: &header, at: 0 };
+    let mut command = Command {
+        code: 0,
+        language: Language::OTHER,
+        version: 0,
+        opaque: 0,
+        flag: 0,
+        remark: None,
+        ext: ExtFields::new(),
+        body: Body::EMPTY,
+        encoding: Encoding::Json,
+    };
+    input.object(|input, name| {
+        match name.as_bytes() {
+            b"code" => command.code = input.number()?,
+            b"flag" => command.flag = input.number()?,
+            b"opaque" => command.opaque = input.number()?,
+            b"version" => command.version = input.number()?,
+            b"language" => command.language = input.text()?.map_or(Language::OTHER, |name| Language::from_name(&name)),
+            b"remark" => command.remark = input.text()?.filter(|remark| !remark.is_empty()).map(String::from),
+            b"extFields" => command.ext = input.ext()?,
+            _ => {
+                input.text()?;
+            }
+        }
+        Ok(())
+    })?;
+    input.space();
+    if input.at < header.len() {
+        return Err(input.error("something follows the JSON object"));
+    }
+    Ok(command)
+}
+
+struct Input<'a> {
+    header: &'a Bytes,
+    at: usize,
+}
+
+impl Input<'_> {
+    fn error(&self, reason: &'static str) -> FrameError {
+        FrameError::Header { at: self.at, reason }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.header.get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    /// Skips space and then `byte`, if it comes next.
+    fn take(&mut self, byte: u8) -> bool {
+        self.space();
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn object(&mut self, mut member: impl FnMut(&mut Self, &Text) -> Result<(), FrameError>) -> Result<(), FrameError> {
+        if !self.take(b'{') {
+            return Err(self.error("a JSON object must begin here"));
+        }
+        if self.take(b'}') {
+            return Ok(());
+        }
+        loop {
+            self.space();
+            if self.peek() != Some(b'"') {
+                return Err(self.error("a quoted name must begin here"));
+            }
+            let name = self.string()?;
+            if !self.take(b':') {
+                return Err(self.error("a colon must follow the name"));
+            }
+            member(self, &name)?;
+            if self.take(b'}') {
+                return Ok(());
+            }
+            if !self.take(b',') {
+                return Err(self.error("a comma or the end of the object must follow"));
+            }
+        }
+    }
+
+    fn ext(&mut self) -> Result<ExtFields, FrameError> {
+        self.space();
+        if self.peek() != Some(b'{') {
+            return match self.text()? {
+                None => Ok(ExtFields::new()),
+                Some(_) => Err(self.error("extFields must be an object")),
+            };
+        }
+        let mut ext = ExtFields::with_capacity(16);
+        self.object(|input, name| {
+            if let Some(value) = input.text()? {
+                if ext.len() == EXT_FIELDS_MAX {
+                    return Err(FrameError::TooManyFields);
+                }
+                ext.push(name.clone(), value);
+            }
+            Ok(())
+        })?;
+        Ok(ext)
+    }
+
+    /// A number, bare or in quotes; null is 0, as an absent one is.
+    fn number(&mut self) -> Result<i32, FrameError> {
+        self.space();
+        let at = self.at;
+        match self.text()? {
+            None => Ok(0),
+            Some(text) => {
+                text.parse().map_err(|_| FrameError::Header { at, reason: "a number of 32 bits must stand here" })
+            }
+        }
+    }
+
+    /// Any value as text: a string's content, the JSON text of anything else, `None` for null.
+    fn text(&mut self) -> Result<Option<Text>, FrameError> {
+        self.space();
+        let start = self.at;
+        match self.peek() {
+            Some(b'"') => return self.string().map(Some),
+            Some(b'{' | b'[') => self.skip_nested()?,
+            _ => {
+                while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')) {
+                    self.at += 1;
+                }
+                if self.at == start {
+                    return Err(self.error("a JSON value must begin here"));
+                }
+            }
+        }
+        let value = self.header.slice(start..self.at);
+        Ok((value != "null").then(|| Text::from_bytes(value)))
+    }
+
+    /// Skips an object or array; only brackets and strings are looked at, and no recursion is needed.
+    fn skip_nested(&mut self) -> Result<(), FrameError> {
+        let mut depth = 0_usize;
+        loop {
+            match self.peek() {
+                None => return Err(self.error("the header ends within a value")),
+                Some(b'"') => {
+                    self.string()?;
+                    continue;
+                }
+                Some(b'{' | b'[') => depth += 1,
+                Some(b'}' | b']') => depth -= 1,
+                Some(_) => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The string whose opening quote comes next.
+    fn string(&mut self) -> Result<Text, FrameError> {
+        self.at += 1;
+        let start = self.at;
+        let stop = self.header[start..].iter().position(|byte| *byte == b'"' || *byte == b'\\');
+        self.at = stop.map_or(self.header.len(), |stop| start + stop);
+        if self.peek() == Some(b'"') {
+            self.at += 1;
+            return Ok(Text::from_bytes(self.header.slice(start..self.at - 1)));
+        }
+        let mut text = self.header[start..self.at].to_vec();
+        loop {
+            let rest = &self.header[self.at..];
+            let Some(stop) = rest.iter().position(|byte| *byte == b'"' || *byte == b'\\') else {
+                return Err(self.error("the header ends within a string"));
+            };
+            text.extend_from_slice(&rest[..stop]);
+            self.at += stop + 1;
+            if rest[stop] == b'"' {
+                return Ok(Text::from(String::from_utf8_lossy(&text).into_owned()));
+            }
+            let character = self.escape()?;
+            text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
+
+    /// What follows a backslash. Half of a surrogate pair becomes U+FFFD.
+    fn escape(&mut self) -> Result<char, FrameError> {
+        let kind = self.peek().ok_or_else(|| self.error("the header ends within a string"))?;
+        self.at += 1;
+        Ok(match kind {
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'"' | b'\\' | b'/' => char::from(kind),
+            b'u' => {
+                let high = self.hex4()?;
+                if (0xD800..0xDC00).contains(&high) && self.header[self.at..].starts_with(b"\\u") {
+                    let back = self.at;
+                    self.at += 2;
+                    let low = self.hex4()?;
+                    if (0xDC00..0xE000).contains(&low) {
+                        let point = 0x1_0000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+                        return Ok(char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER));
+                    }
+                    self.at = back;
+                }
+                char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER)
+            }
+            _ => return Err(self.error("unknown escape in a string")),
+        })
+    }
+
+    fn hex4(&mut self) -> Result<u32, FrameError> {
+        let digits =
+            self.header[self.at..].first_chunk::<4>().ok_or_else(|| self.error("four hex digits must stand here"))?;
+        let mut value = 0;
+        for digit in digits {
+            let digit = char::from(*digit).to_digit(16).ok_or_else(|| self.error("four hex digits must stand here"))?;
+            value = value << 4 | digit;
+        }
+        self.at += 4;
+        Ok(value)
+    }
+}

@@ -166,7 +166,7 @@ pub struct Dispatched<'a> {
 impl Dispatched<'_> {
     /// The position behind the record.
     pub fn end(&self) -> PhysicalOffset {
-        self.position.plus(self.record.bytes() as u64)
+        self.position.plus(u64::from(self.record.total_bytes()))
     }
 }
 

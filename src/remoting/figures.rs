@@ -1,0 +1,37 @@
+//! What a server counts.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Counters of all connections of a server since its start; the gauges are current values.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Gauge: open connections.
+    pub connections: AtomicI64,
+    /// Gauge: bytes held by the read buffers of all connections.
+    pub input_bytes: AtomicI64,
+    /// Connections accepted.
+    pub accepted: AtomicU64,
+    /// Connections refused because there were too many.
+    pub refused: AtomicU64,
+    /// Frames read.
+    pub frames_in: AtomicU64,
+    /// Frames written.
+    pub frames_out: AtomicU64,
+    /// Connections closed for bytes that are no frame.
+    pub malformed: AtomicU64,
+    /// Requests whose handler panicked.
+    pub panics: AtomicU64,
+    /// Connections closed because nothing passed for too long.
+    pub idle: AtomicU64,
+    /// Connections closed because the peer did not read for too long.
+    pub stalled: AtomicU64,
+    /// Commands dropped: pushes to a peer that does not read, and answers too long for a frame.
+    pub dropped: AtomicU64,
+}
+
+impl Figures {
+    /// Adds to a counter.
+    pub(super) fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}

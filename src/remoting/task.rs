@@ -1,0 +1,291 @@
+//! The task that serves one connection, on either side.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::BytesMut;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error, warn};
+
+use super::connection::{Connection, State};
+use super::figures::Figures;
+use super::handler::{Handler, Responder};
+use super::output::Output;
+use crate::protocol::{Command, FrameError, RequestCode, ResponseCode, frame};
+
+/// Least and most room made for one read; grows while reads fill it. Never by what a frame announces.
+const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// Why a connection ended.
+enum End {
+    Asked,
+    ByPeer,
+    Broken(io::Error),
+    Malformed(FrameError),
+    Idle,
+    Stalled,
+}
+
+/// Serves the connection until it ends; then everyone who waits for something from it knows.
+pub(super) async fn run(connection: Arc<Connection>, stream: TcpStream, handler: Arc<dyn Handler>) {
+    let figures = Arc::clone(&connection.figures);
+    guarded(&connection, "connected", || handler.connected(&connection));
+    let mut task = Task {
+        input: BytesMut::new(),
+        input_capacity: 0,
+        read_bytes: READ_BYTES_MIN,
+        output: Output::default(),
+        queue: Vec::new(),
+        connection: &connection,
+        handler: &*handler,
+        stream,
+    };
+    let end = task.serve().await;
+    // Answers made before the end still go out, if the socket takes them at once.
+    task.encode_queued();
+    let _ = task.output.write_to(&task.stream);
+    task.input = BytesMut::new();
+    task.note_capacity();
+    drop(task);
+    let peer = connection.peer();
+    match end {
+        End::Asked | End::ByPeer => debug!(%peer, "connection closed"),
+        End::Broken(error) => debug!(%peer, %error, "connection broken"),
+        End::Malformed(error) => {
+            Figures::add(&figures.malformed, 1);
+            warn!(%peer, %error, "malformed frame, connection closed");
+        }
+        End::Idle => {
+            Figures::add(&figures.idle, 1);
+            debug!(%peer, "idle connection closed");
+        }
+        End::Stalled => {
+            Figures::add(&figures.stalled, 1);
+            warn!(%peer, "peer does not read, connection closed");
+        }
+    }
+    connection.finish();
+    guarded(&connection, "closed", || handler.closed(&connection));
+    connection.bury();
+}
+
+/// Runs a handler's function; a panic in it is logged and goes no further.
+fn guarded(connection: &Connection, request: &str, call: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
+        Figures::add(&connection.figures.panics, 1);
+        let text = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no text");
+        error!(peer = %connection.peer(), request, error = text, "handler panicked");
+    }
+}
+
+struct Task<'a> {
+    input: BytesMut,
+    /// Capacity of `input` as it stands in the figures.
+    input_capacity: usize,
+    read_bytes: usize,
+    output: Output,
+    /// Empty; swapped with the connection's queue to keep its memory.
+    queue: Vec<Command>,
+    connection: &'a Arc<Connection>,
+    handler: &'a dyn Handler,
+    stream: TcpStream,
+}
+
+impl Task<'_> {
+    async fn serve(&mut self) -> End {
+        let options = &self.connection.options;
+        let mut passed_at = Instant::now();
+        let mut written_at = passed_at;
+        let timer = sleep_until(passed_at + options.idle_timeout);
+        tokio::pin!(timer);
+        loop {
+            let drained = match self.handle_frames() {
+                Ok(drained) => drained,
+                Err(error) => return End::Malformed(error),
+            };
+            self.encode_queued();
+            let had_output = self.output.bytes() > 0;
+            let now = Instant::now();
+            match self.output.write_to(&self.stream) {
+                Ok(0) => {}
+                Ok(_) => (passed_at, written_at) = (now, now),
+                Err(error) => return End::Broken(error),
+            }
+            let has_output = self.output.bytes() > 0;
+            if !had_output {
+                written_at = now;
+            }
+            match self.connection.state() {
+                State::Open => {}
+                State::Draining => {
+                    if self.connection.in_flight.load(Ordering::Acquire) == 0
+                        && !has_output
+                        && self.connection.fall_asleep()
+                    {
+                        return End::Asked;
+                    }
+                }
+                State::Closing | State::Gone => return End::Asked,
+            }
+            let paused = self.is_paused();
+            if !drained && !paused {
+                // The pause that left frames in the input is over.
+                continue;
+            }
+            if !self.connection.fall_asleep() {
+                continue;
+            }
+
+            let deadline = if has_output {
+                (written_at + options.write_timeout).min(passed_at + options.idle_timeout)
+            } else {
+                passed_at + options.idle_timeout
+            };
+            if deadline < timer.deadline() {
+                timer.as_mut().reset(deadline);
+            }
+            let interest = match (!paused, has_output) {
+                (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
+                (true, false) => Some(Interest::READABLE),
+                (false, true) => Some(Interest::WRITABLE),
+                (false, false) => None,
+            };
+            let mut readable = false;
+            tokio::select! {
+                ready = self.stream.ready(interest.unwrap_or(Interest::READABLE)), if interest.is_some() => match ready {
+                    Ok(ready) => readable = ready.is_readable() && !paused,
+                    Err(error) => return End::Broken(error),
+                },
+                () = self.connection.wake.notified() => {}
+                () = &mut timer => {
+                    let now = Instant::now();
+                    if has_output && now >= written_at + options.write_timeout {
+                        return End::Stalled;
+                    }
+                    if now >= passed_at + options.idle_timeout {
+                        return End::Idle;
+                    }
+                    timer.as_mut().reset(deadline);
+                }
+            }
+            self.connection.wake_up();
+            if readable {
+                match self.read() {
+                    Ok(Some(0)) => return End::ByPeer,
+                    Ok(Some(_)) => passed_at = Instant::now(),
+                    Ok(None) => {}
+                    Err(error) => return End::Broken(error),
+                }
+            }
+        }
+    }
+
+    /// Whether no more requests are taken for now.
+    fn is_paused(&self) -> bool {
+        let options = &self.connection.options;
+        self.output.bytes() + self.connection.queued_bytes() > options.output_bytes_max
+            || self.connection.in_flight.load(Ordering::Acquire) >= options.in_flight_max
+            || self.connection.state() != State::Open
+    }
+
+    /// One read; `None` when there was nothing after all, 0 when the peer has closed.
+    fn read(&mut self) -> io::Result<Option<usize>> {
+        self.input.reserve(self.read_bytes);
+        let room = self.input.capacity() - self.input.len();
+        let read = match self.stream.try_read_buf(&mut self.input) {
+            Ok(read) => Some(read),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
+            Err(error) => return Err(error),
+        };
+        if read.is_some_and(|read| read == room) {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        } else if read.is_some_and(|read| read < self.read_bytes / 4) {
+            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
+        }
+        self.note_capacity();
+        Ok(read)
+    }
+
+    /// Handles the frames that are complete; false when it stopped before the last of them.
+    fn handle_frames(&mut self) -> Result<bool, FrameError> {
+        let mut count = 0;
+        let drained = loop {
+            if self.is_paused() {
+                break Ok(false);
+            }
+            match frame::decode(&mut self.input) {
+                Ok(Some(command)) => {
+                    count += 1;
+                    self.take(command);
+                }
+                Ok(None) => break Ok(true),
+                Err(error) => break Err(error),
+            }
+        };
+        if count > 0 {
+            Figures::add(&self.connection.figures.frames_in, count);
+        }
+        if self.input.is_empty() && self.input.capacity() > READ_BYTES_MAX {
+            self.input = BytesMut::new();
+            self.note_capacity();
+        }
+        drained
+    }
+
+    fn take(&mut self, command: Command) {
+        let connection = self.connection;
+        connection.note_encoding(command.encoding);
+        if command.is_response() {
+            let (code, opaque) = (command.code, command.opaque);
+            if !connection.complete(command) {
+                debug!(peer = %connection.peer(), code, opaque, "response without a request");
+            }
+            return;
+        }
+        let responder = Responder::new(connection, &command);
+        let code = command.code;
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.handler.handle(connection, command, responder))) {
+            let name = RequestCode::name(code).unwrap_or("unknown");
+            guarded(connection, &format!("{code} {name}"), || std::panic::resume_unwind(panic));
+        }
+    }
+
+    /// Encodes what is queued. An answer that fits no frame gives way to an error.
+    fn encode_queued(&mut self) {
+        self.connection.take_queued(&mut self.queue);
+        if self.queue.is_empty() {
+            return;
+        }
+        Figures::add(&self.connection.figures.frames_out, self.queue.len() as u64);
+        for command in self.queue.drain(..) {
+            let failed = command.is_response().then(|| command.reply(ResponseCode::SYSTEM_ERROR));
+            let Err(error) = self.output.push(command) else {
+                continue;
+            };
+            Figures::add(&self.connection.figures.dropped, 1);
+            error!(peer = %self.connection.peer(), %error, "command fits no frame");
+            if let Some(failed) = failed {
+                // Without remark and ext: it always fits.
+                let _ = self.output.push(failed);
+            }
+        }
+    }
+
+    fn note_capacity(&mut self) {
+        let capacity = self.input.capacity();
+        if capacity != self.input_capacity {
+            let change = capacity as i64 - self.input_capacity as i64;
+            self.connection.figures.input_bytes.fetch_add(change, Ordering::Relaxed);
+            self.input_capacity = capacity;
+        }
+    }
+}

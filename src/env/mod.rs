@@ -3,12 +3,18 @@
 //! Everything above takes an [`Env`], so that a test can move time instead of sleeping and can lose what was not synced.
 
 mod clock;
+mod clock_system;
 mod directory;
+mod fs;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, sync::Arc};
 
 pub use clock::{BootId, Clock};
+pub use clock_system::SystemClock;
 pub use directory::{Allocation, Directory, Entry, EntryKind, File, Lock, Space};
+pub use fs::FsDirectory;
 
 /// What the rest of the broker is given of the outside world.
 #[derive(Clone)]

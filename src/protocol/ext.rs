@@ -132,7 +132,7 @@ fn number<N: std::str::FromStr>(
     value: Option<&Text>,
     wanted: &'static str,
 ) -> Result<N, HeaderError> {
-    let wrong = |value: Option<&Text>| HeaderError { field: name, value: value.map(|v| v.to_string()), wanted };
+    let wrong = |value: Option<&Text>| HeaderError { field: name, value: value.map(ToString::to_string), wanted };
     value.ok_or_else(|| wrong(None))?.parse().map_err(|_| wrong(value))
 }
 

@@ -63,7 +63,7 @@ fn put_string(output: &mut BytesMut, text: &[u8]) {
             b'\r' => output.put_slice(b"\\r"),
             b'\t' => output.put_slice(b"\\t"),
             byte => {
-                output.put_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]])
+                output.put_slice(&[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
             }
         }
         rest = &rest[at + 1..];

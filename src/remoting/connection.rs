@@ -229,7 +229,7 @@ impl Connection {
         let mut state = lock(&self.state);
         match (*state, wanted) {
             (State::Open, _) | (State::Draining, State::Closing | State::Gone) | (State::Closing, State::Gone) => {
-                *state = wanted
+                *state = wanted;
             }
             _ => return,
         }

@@ -1,0 +1,273 @@
+//! Two checkpoints: RocketMQ's, for RocketMQ; and our own, from which recovery starts.
+//!
+//! - `checkpoint` is RocketMQ's: 4096 bytes, five big-endian `i64` from byte 0 on, the rest zero, no checksum. See [`RocketmqCheckpoint`].
+//! - `latermq.checkpoint` is ours: a JSON object `{"crc32":…,"checkpoint":{…}}`, where `crc32` is the CRC-32 of the inner object's text as
+//!   this module writes it. It is kept with a `.bak`; an older checkpoint is as true as a newer one, only further back.
+//!
+//! Ours holds a copy of RocketMQ's. Apache RocketMQ changes its file as soon as it writes; the two then differ, and ours says nothing about
+//! what Apache wrote: it is not believed. So that a crash between the writing of the two is not taken for that, ours also holds the copy
+//! from before.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use tracing::warn;
+
+use super::{Loaded, StateFile, StoreError};
+use crate::{
+    env::{BootId, Directory},
+    model::{PhysicalOffset, Timestamp},
+};
+
+/// Name of RocketMQ's checkpoint, in the root of the store.
+pub(super) const ROCKETMQ_CHECKPOINT: &str = "checkpoint";
+/// Name of our own checkpoint, in the root of the store.
+pub(super) const OUR_CHECKPOINT: &str = "latermq.checkpoint";
+/// Length of RocketMQ's checkpoint file.
+const ROCKETMQ_BYTES: usize = 4096;
+
+/// What RocketMQ's `checkpoint` says. All zero if nothing was synced yet.
+///
+/// Source: Apache RocketMQ, `org.apache.rocketmq.store.StoreCheckpoint`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct RocketmqCheckpoint {
+    /// Bytes 0..8: store time of the newest record that is synced.
+    pub(super) log_time: Timestamp,
+    /// Bytes 8..16: store time of the newest record whose queue entry is synced.
+    pub(super) queue_time: Timestamp,
+    /// Bytes 16..24: end time of the newest index file that is full and synced.
+    pub(super) index_time: Timestamp,
+    /// Bytes 24..32: position a master had synced up to; used by replication.
+    pub(super) master_flushed: i64,
+    /// Bytes 32..40: position confirmed by replicas; used by replication.
+    pub(super) confirmed: i64,
+}
+
+/// Our checkpoint: everything below `position` is durable in the log, in the queues and in the index, and told to the plugins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Checkpoint {
+    /// The position P that recovery starts from.
+    pub(super) position: PhysicalOffset,
+    /// The record that ends at `position`; none if the log was empty or its older part is gone.
+    pub(super) last_record: Option<LastRecord>,
+    /// The boot of the machine in which this was written.
+    pub(super) boot_id: BootId,
+    /// The wall clock when this was written.
+    pub(super) wall: Timestamp,
+    /// The boot-time clock when this was written.
+    pub(super) since_boot: Duration,
+    /// What RocketMQ's checkpoint says from now on.
+    pub(super) rocketmq: RocketmqCheckpoint,
+    /// What each plugin saved, by its name.
+    pub(super) plugins: BTreeMap<String, Vec<u8>>,
+}
+
+/// The record that ends at a checkpoint's position, to tell whether the log is still the one that was meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LastRecord {
+    /// Its first byte.
+    pub(super) position: u64,
+    /// Its length in bytes.
+    pub(super) bytes: u32,
+    /// Its store time, in milliseconds since the epoch.
+    pub(super) stored_at: i64,
+    /// CRC-32 of its bytes.
+    pub(super) crc32: u32,
+}
+
+/// The two checkpoint files of a store.
+pub(super) struct CheckpointFiles {
+    directory: Arc<dyn Directory>,
+    rocketmq: PathBuf,
+    ours: StateFile,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Sealed {
+    crc32: u32,
+    checkpoint: Stored,
+}
+
+/// A [`Checkpoint`] as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Stored {
+    position: u64,
+    last_record: Option<LastRecord>,
+    boot_id: String,
+    wall_ms: i64,
+    since_boot_ns: u64,
+    rocketmq: [i64; 5],
+    rocketmq_before: Option<[i64; 5]>,
+    plugins: BTreeMap<String, Hex>,
+}
+
+/// Bytes, as hexadecimal digits in JSON.
+struct Hex(Vec<u8>);
+
+impl RocketmqCheckpoint {
+    /// The 4096 bytes of the file.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ROCKETMQ_BYTES);
+        for field in self.fields() {
+            bytes.extend_from_slice(&field.to_be_bytes());
+        }
+        bytes.resize(ROCKETMQ_BYTES, 0);
+        bytes
+    }
+
+    /// Reads the bytes of the file; `None` if they are too few to hold the first three fields (older versions wrote no more).
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut fields = bytes.chunks_exact(8).map(|field| field.try_into().map_or(0, i64::from_be_bytes));
+        let times = [fields.next()?, fields.next()?, fields.next()?];
+        Some(Self::from_fields([times[0], times[1], times[2], fields.next().unwrap_or(0), fields.next().unwrap_or(0)]))
+    }
+
+    fn fields(self) -> [i64; 5] {
+        [self.log_time.0, self.queue_time.0, self.index_time.0, self.master_flushed, self.confirmed]
+    }
+
+    fn from_fields([log_time, queue_time, index_time, master_flushed, confirmed]: [i64; 5]) -> Self {
+        Self {
+            log_time: Timestamp(log_time),
+            queue_time: Timestamp(queue_time),
+            index_time: Timestamp(index_time),
+            master_flushed,
+            confirmed,
+        }
+    }
+}
+
+impl CheckpointFiles {
+    /// The checkpoint files in the root of `directory`.
+    pub(super) fn new(directory: Arc<dyn Directory>) -> Self {
+        let ours = StateFile::new(Arc::clone(&directory), OUR_CHECKPOINT.into());
+        Self { directory, rocketmq: ROCKETMQ_CHECKPOINT.into(), ours }
+    }
+
+    /// What RocketMQ's checkpoint says; `None`, with a warning unless it is simply not there, if it cannot be read.
+    pub(super) fn load_rocketmq(&self) -> Option<RocketmqCheckpoint> {
+        let path = self.directory.display(&self.rocketmq);
+        match self.directory.read(&self.rocketmq) {
+            Ok(None) => None,
+            Ok(Some(bytes)) => {
+                let found = RocketmqCheckpoint::from_bytes(&bytes);
+                if found.is_none() {
+                    warn!(path, bytes = bytes.len(), "checkpoint too short, it is not used");
+                }
+                found
+            }
+            Err(error) => {
+                warn!(path, %error, "checkpoint cannot be read, it is not used");
+                None
+            }
+        }
+    }
+
+    /// Our checkpoint, or the one before if the newest cannot be read; `None`, with a warning unless there is none, if it cannot be
+    /// believed: damaged, or RocketMQ's checkpoint was changed since.
+    pub(super) fn load(&self) -> Option<Checkpoint> {
+        let stored = match self.ours.load(parse) {
+            Loaded::Main(stored) | Loaded::Backup(stored) => stored,
+            Loaded::Absent => return None,
+            // Already logged.
+            Loaded::Unreadable(_) => return None,
+        };
+        let rocketmq = self.load_rocketmq().map(RocketmqCheckpoint::fields);
+        if rocketmq != Some(stored.rocketmq) && rocketmq != stored.rocketmq_before {
+            warn!(
+                path = self.ours.display(),
+                "RocketMQ's checkpoint changed since ours was written, ours is not used: the whole log is scanned"
+            );
+            return None;
+        }
+        Some(Checkpoint {
+            position: PhysicalOffset(stored.position),
+            last_record: stored.last_record,
+            boot_id: BootId(stored.boot_id),
+            wall: Timestamp(stored.wall_ms),
+            since_boot: Duration::from_nanos(stored.since_boot_ns),
+            rocketmq: RocketmqCheckpoint::from_fields(stored.rocketmq),
+            plugins: stored.plugins.into_iter().map(|(name, blob)| (name, blob.0)).collect(),
+        })
+    }
+
+    /// Writes both checkpoints, ours first; durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; the checkpoints from before are then still good.
+    pub(super) fn save(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
+        let before = self.load_rocketmq();
+        let stored = Stored {
+            position: checkpoint.position.0,
+            last_record: checkpoint.last_record,
+            boot_id: checkpoint.boot_id.0.clone(),
+            wall_ms: checkpoint.wall.0,
+            since_boot_ns: u64::try_from(checkpoint.since_boot.as_nanos()).unwrap_or(u64::MAX),
+            rocketmq: checkpoint.rocketmq.fields(),
+            rocketmq_before: before.map(RocketmqCheckpoint::fields),
+            plugins: checkpoint.plugins.iter().map(|(name, blob)| (name.clone(), Hex(blob.clone()))).collect(),
+        };
+        let at = |source, path| StoreError::Io { action: "write", path, source };
+        let text = seal(stored).map_err(|error| at(io::Error::other(error), self.ours.display()))?;
+        self.ours.save(&text).map_err(|error| at(error, self.ours.display()))?;
+        if before != Some(checkpoint.rocketmq) {
+            self.save_rocketmq(checkpoint.rocketmq).map_err(|error| at(error, self.directory.display(&self.rocketmq)))?;
+        }
+        Ok(())
+    }
+
+    fn save_rocketmq(&self, checkpoint: RocketmqCheckpoint) -> io::Result<()> {
+        let aside = self.rocketmq.with_extension("tmp");
+        self.directory.write(&aside, &checkpoint.to_bytes())?;
+        self.directory.rename(&aside, &self.rocketmq)?;
+        self.directory.sync_folder(Path::new(""))
+    }
+}
+
+fn seal(checkpoint: Stored) -> serde_json::Result<String> {
+    let crc32 = crc32fast::hash(serde_json::to_string(&checkpoint)?.as_bytes());
+    serde_json::to_string(&Sealed { crc32, checkpoint })
+}
+
+fn parse(text: &str) -> Result<Stored, String> {
+    let sealed: Sealed = serde_json::from_str(text).map_err(|error| format!("is not a checkpoint: {error}"))?;
+    let inner = serde_json::to_string(&sealed.checkpoint).map_err(|error| error.to_string())?;
+    let found = crc32fast::hash(inner.as_bytes());
+    if found != sealed.crc32 {
+        return Err(format!("has the checksum {found}, but says {}", sealed.crc32));
+    }
+    Ok(sealed.checkpoint)
+}
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(self.0.len() * 2);
+        for byte in &self.0 {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(D::Error::custom("an odd number of hexadecimal digits"));
+        }
+        let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?));
+        bytes.collect::<Option<_>>().map(Self).ok_or_else(|| D::Error::custom("not a hexadecimal digit"))
+    }
+}

@@ -220,7 +220,8 @@ impl CheckpointFiles {
         let text = seal(stored).map_err(|error| at(io::Error::other(error), self.ours.display()))?;
         self.ours.save(&text).map_err(|error| at(error, self.ours.display()))?;
         if before != Some(checkpoint.rocketmq) {
-            self.save_rocketmq(checkpoint.rocketmq).map_err(|error| at(error, self.directory.display(&self.rocketmq)))?;
+            self.save_rocketmq(checkpoint.rocketmq)
+                .map_err(|error| at(error, self.directory.display(&self.rocketmq)))?;
         }
         Ok(())
     }

@@ -2,9 +2,15 @@
 //!
 //! It knows no socket, no async code and no delay: what is above attaches as a [`Plugin`].
 
+#[allow(dead_code, reason = "used by the store once its driver is there")]
+mod checkpoint;
+#[allow(dead_code, reason = "used by the store once its driver is there")]
 mod consume_queue;
+#[allow(dead_code, reason = "used by the store once its driver is there")]
+mod consume_queues;
 mod error;
 mod message_store;
+mod open_files;
 mod options;
 mod plugin;
 mod state_file;

@@ -115,7 +115,12 @@ impl StateFile {
             }
             (wrong, Found::Bad(backup_reason)) => {
                 let reason = wrong.unwrap_or_else(|| "does not exist".to_owned());
-                warn!(path, error = reason, backup_error = backup_reason, "state file and the version before are damaged");
+                warn!(
+                    path,
+                    error = reason,
+                    backup_error = backup_reason,
+                    "state file and the version before are damaged"
+                );
                 Loaded::Unreadable(format!("{path} {reason}; {backup} {backup_reason}"))
             }
         }

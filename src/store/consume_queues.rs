@@ -1,0 +1,263 @@
+//! All queues of a store, by topic and queue id.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, io, mem,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tracing::warn;
+
+use super::{QueueEntry, StoreError, consume_queue::ConsumeQueue, open_files::OpenFiles};
+use crate::{
+    env::{Directory, EntryKind},
+    model::{PhysicalOffset, QueueId, QueueOffset, Topic},
+};
+
+/// Most queue files kept open besides those that wait for a sync.
+const OPEN_FILES_MAX: usize = 512;
+/// Most queues whose files stay open since they wait for a sync; one more, and they are synced.
+const DIRTY_QUEUES_MAX: usize = 4_096;
+/// Longest name of a folder in bytes, on the file systems in use.
+const FOLDER_NAME_BYTES_MAX: usize = 255;
+
+/// The queues of a store.
+///
+/// Locks: the table, then a queue; a queue is never called while the table is locked, save to delete it.
+pub(super) struct ConsumeQueues {
+    directory: Arc<dyn Directory>,
+    folder: PathBuf,
+    file_bytes: u64,
+    open_files: Arc<OpenFiles>,
+    table: RwLock<Table>,
+    /// Queues that were put to since they were last written.
+    touched: Mutex<Vec<Arc<ConsumeQueue>>>,
+    /// About how many queues wait for a sync.
+    dirty: AtomicUsize,
+}
+
+type Table = HashMap<Topic, BTreeMap<QueueId, Arc<ConsumeQueue>>, foldhash::fast::RandomState>;
+
+/// What went wrong in one queue; the others are not concerned.
+pub(super) struct QueueFault {
+    /// The topic.
+    pub(super) topic: Topic,
+    /// The queue within the topic.
+    pub(super) queue_id: QueueId,
+    /// What went wrong.
+    pub(super) error: StoreError,
+}
+
+impl fmt::Debug for QueueFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}: {:?}", self.topic, self.queue_id, self.error)
+    }
+}
+
+impl ConsumeQueues {
+    /// Opens every queue under `folder`. Strange names are ignored with a warning. Ranges are empty until [`ConsumeQueues::rewind`].
+    ///
+    /// # Errors
+    /// [`StoreError::FileLength`] if a file has another length than `file_bytes`; [`StoreError::Io`].
+    pub(super) fn open(directory: Arc<dyn Directory>, folder: &Path, file_bytes: u64) -> Result<Self, StoreError> {
+        let queues = Self {
+            directory,
+            folder: folder.to_owned(),
+            file_bytes,
+            open_files: Arc::new(OpenFiles::new(OPEN_FILES_MAX)),
+            table: RwLock::default(),
+            touched: Mutex::default(),
+            dirty: AtomicUsize::new(0),
+        };
+        let mut table = Table::default();
+        for name in queues.folders(folder)? {
+            let topic = Topic::from(name.as_str());
+            let topic_folder = folder.join(&name);
+            for name in queues.folders(&topic_folder)? {
+                // Only the plain decimal form: `07` would be another folder than the one we write to.
+                let Some(id) = name.parse::<u32>().ok().filter(|id| id.to_string() == name) else {
+                    let path = queues.directory.display(&topic_folder.join(&name));
+                    warn!(path, "folder of a topic holds one that is no queue id, ignored");
+                    continue;
+                };
+                let queue = queues.open_queue(topic.clone(), QueueId(id))?;
+                table.entry(topic.clone()).or_default().insert(QueueId(id), Arc::new(queue));
+            }
+        }
+        *queues.write_table() = table;
+        Ok(queues)
+    }
+
+    /// A queue, if there is one.
+    pub(super) fn get(&self, topic: &str, queue_id: QueueId) -> Option<Arc<ConsumeQueue>> {
+        self.read_table().get(topic)?.get(&queue_id).cloned()
+    }
+
+    /// A queue; it is begun if there is none. Its folder comes with its first entry.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the topic's name cannot be that of a folder, or what lies there cannot be opened.
+    pub(super) fn get_or_create(&self, topic: &str, queue_id: QueueId) -> Result<Arc<ConsumeQueue>, StoreError> {
+        if let Some(queue) = self.get(topic, queue_id) {
+            return Ok(queue);
+        }
+        if !is_folder_name(topic) {
+            let path = self.directory.display(&self.folder);
+            let reason = format!("{topic:?} cannot be the name of a folder");
+            let source = io::Error::new(io::ErrorKind::InvalidInput, reason);
+            return Err(StoreError::Io { action: "create a queue in", path, source });
+        }
+        let queue = Arc::new(self.open_queue(Topic::from(topic), queue_id)?);
+        let mut table = self.write_table();
+        let of_topic = table.entry(queue.topic().clone()).or_default();
+        Ok(Arc::clone(of_topic.entry(queue_id).or_insert(queue)))
+    }
+
+    /// Every queue, by topic and queue id, in no particular order of topics.
+    pub(super) fn all(&self) -> Vec<Arc<ConsumeQueue>> {
+        self.read_table().values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Takes the entry of a message into the round in hand, see [`ConsumeQueue::put`].
+    ///
+    /// # Errors
+    /// As [`ConsumeQueues::get_or_create`] and [`ConsumeQueue::put`]: the entry was not taken.
+    pub(super) fn put(
+        &self,
+        topic: &str,
+        queue_id: QueueId,
+        at: QueueOffset,
+        entry: QueueEntry,
+    ) -> Result<(), StoreError> {
+        let queue = self.get_or_create(topic, queue_id)?;
+        queue.put(at, entry)?;
+        if queue.touch() {
+            self.touched.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
+        }
+        Ok(())
+    }
+
+    /// Writes what was put to all queues and lets readers see it. Queues that fail are tried again in the next round.
+    pub(super) fn write_round(&self) -> Vec<QueueFault> {
+        let touched = mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut faults = Vec::new();
+        for queue in touched {
+            let was_dirty = queue.is_dirty();
+            match queue.write_round() {
+                Ok(()) => queue.untouch(),
+                Err(error) => {
+                    faults.push(fault(&queue, error));
+                    self.touched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&queue));
+                }
+            }
+            if !was_dirty && queue.is_dirty() {
+                self.dirty.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if self.dirty.load(Ordering::Relaxed) > DIRTY_QUEUES_MAX {
+            faults.extend(self.sync());
+        }
+        faults
+    }
+
+    /// The first record whose entry is missing in a queue that cannot be written: a checkpoint must not pass it.
+    pub(super) fn unwritten_from(&self) -> Option<PhysicalOffset> {
+        self.all().iter().filter_map(|queue| queue.unwritten_from()).min()
+    }
+
+    /// Makes what was written to all queues durable.
+    pub(super) fn sync(&self) -> Vec<QueueFault> {
+        self.dirty.store(0, Ordering::Relaxed);
+        let dirty = self.all().into_iter().filter(|queue| queue.is_dirty());
+        dirty.filter_map(|queue| queue.sync().err().map(|error| fault(&queue, error))).collect()
+    }
+
+    /// [`ConsumeQueue::rewind`] for all queues.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn rewind(&self, position: PhysicalOffset) -> Result<(), StoreError> {
+        self.all().iter().try_for_each(|queue| queue.rewind(position))
+    }
+
+    /// [`ConsumeQueue::cut`] for all queues.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn cut(&self) -> Result<(), StoreError> {
+        self.all().iter().try_for_each(|queue| queue.cut())
+    }
+
+    /// [`ConsumeQueue::set_min_position`] for all queues; those that fail are given back.
+    pub(super) fn set_min_position(&self, log_min: PhysicalOffset) -> Vec<QueueFault> {
+        let queues = self.all().into_iter();
+        queues.filter_map(|queue| queue.set_min_position(log_min).err().map(|error| fault(&queue, error))).collect()
+    }
+
+    /// Removes the queues of a topic; durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
+        // The table stays locked, so that no queue of this name is begun before the folder is gone.
+        let mut table = self.write_table();
+        let Some(queues) = table.remove(topic) else { return Ok(()) };
+        queues.values().try_for_each(|queue| queue.delete())?;
+        let folder = self.folder.join(topic);
+        let removed = self.directory.remove(&folder).and_then(|()| self.directory.sync_folder(&self.folder));
+        removed.map_err(|source| StoreError::Io { action: "remove", path: self.directory.display(&folder), source })
+    }
+
+    /// Removes all queues: without a log they have no meaning.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn delete_all(&self) -> Result<(), StoreError> {
+        let topics: Vec<Topic> = self.read_table().keys().cloned().collect();
+        topics.iter().try_for_each(|topic| self.delete_topic(topic))
+    }
+
+    fn open_queue(&self, topic: Topic, queue_id: QueueId) -> Result<ConsumeQueue, StoreError> {
+        let folder = self.folder.join(topic.as_str()).join(queue_id.0.to_string());
+        let open_files = Arc::clone(&self.open_files);
+        ConsumeQueue::open(Arc::clone(&self.directory), open_files, folder, topic, queue_id, self.file_bytes)
+    }
+
+    /// Names of the folders in a folder; what else is there is ignored with a warning.
+    fn folders(&self, folder: &Path) -> Result<Vec<String>, StoreError> {
+        let listed = self.directory.list(folder).map_err(|source| StoreError::Io {
+            action: "list",
+            path: self.directory.display(folder),
+            source,
+        })?;
+        let folders = listed.into_iter().filter(|entry| {
+            let is_folder = entry.kind == EntryKind::Folder;
+            if !is_folder {
+                let path = self.directory.display(&folder.join(&entry.name));
+                warn!(path, "file where only folders of queues belong, ignored");
+            }
+            is_folder
+        });
+        Ok(folders.map(|entry| entry.name).collect())
+    }
+
+    fn read_table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_table(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn fault(queue: &ConsumeQueue, error: StoreError) -> QueueFault {
+    QueueFault { topic: queue.topic().clone(), queue_id: queue.queue_id(), error }
+}
+
+fn is_folder_name(topic: &str) -> bool {
+    !matches!(topic, "" | "." | "..") && topic.len() <= FOLDER_NAME_BYTES_MAX && !topic.contains(['/', '\0'])
+}

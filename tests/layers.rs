@@ -1,5 +1,7 @@
 //! Who may import whom. A lower layer never knows an upper one; see the map in `src/lib.rs`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::{
     fs,
     path::{Path, PathBuf},

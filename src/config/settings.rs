@@ -423,7 +423,7 @@ impl Loader<'_> {
             // Looked at when everything is read.
             None if key.status == Status::StopsTheStart => *setting = Setting { key, text, value: Value::Text, origin },
             None => {
-                self.errors.push(ConfigError::Value { origin, key: key.name, value: shown(&text), allowed: key.kind })
+                self.errors.push(ConfigError::Value { origin, key: key.name, value: shown(&text), allowed: key.kind });
             }
         }
     }

@@ -4,8 +4,10 @@
 
 mod clock;
 mod clock_system;
+mod clock_test;
 mod directory;
 mod fs;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -13,8 +15,10 @@ use std::{fmt, sync::Arc};
 
 pub use clock::{BootId, Clock};
 pub use clock_system::SystemClock;
+pub use clock_test::TestClock;
 pub use directory::{Allocation, Directory, Entry, EntryKind, File, Lock, Space};
 pub use fs::FsDirectory;
+pub use memory::{MemoryDirectory, Operation};
 
 /// What the rest of the broker is given of the outside world.
 #[derive(Clone)]

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
-use super::{Allocation, Directory, EntryKind, File, FsDirectory};
+use super::{Allocation, Directory, EntryKind, File, FsDirectory, MemoryDirectory};
 
 fn path(text: &str) -> &Path {
     Path::new(text)
@@ -35,6 +35,16 @@ macro_rules! tests_of_every_directory {
                 fn $name() {
                     let folder = tempfile::tempdir().unwrap();
                     super::$name(&FsDirectory::open(folder.path()).unwrap());
+                }
+            )*
+        }
+
+        mod memory_directory {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    super::$name(&MemoryDirectory::new());
                 }
             )*
         }

@@ -16,8 +16,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("store", &["model", "record", "env"]),
     ("delay", &["model", "record", "env", "store"]),
     ("remoting", &["protocol"]),
-    ("broker", &["model", "record", "protocol", "store", "remoting"]),
-    ("namesrv", &["model", "protocol", "remoting"]),
+    ("broker", &["model", "record", "env", "protocol", "store", "remoting"]),
+    ("namesrv", &["model", "env", "protocol", "remoting"]),
     ("config", &["model", "store", "delay", "broker", "namesrv", "remoting"]),
     ("cli", &["model", "record", "env", "protocol", "store", "delay", "remoting", "broker", "namesrv", "config"]),
 ];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Options of a `NameServer`.
+/// Options of a [`super::NameServer`].
 #[derive(Debug, Clone)]
 pub struct NameServerOptions {
     /// A broker is gone when nothing was heard of it for so long, unless it asks for another time itself.
@@ -20,8 +20,6 @@ pub struct NameServerOptions {
     pub brokers_max: usize,
     /// Most topics; those of a registration beyond them are left out.
     pub topics_max: usize,
-    /// Most bytes of a registration after it was inflated.
-    pub registration_bytes_max: usize,
     /// Most entries of the key-value table.
     pub kv_max: usize,
 }
@@ -36,7 +34,6 @@ impl Default for NameServerOptions {
             order_messages: false,
             brokers_max: 10_000,
             topics_max: 200_000,
-            registration_bytes_max: 64 << 20,
             kv_max: 100_000,
         }
     }

@@ -173,3 +173,226 @@ fn encoding(kind: u8) -> Result<Encoding, FrameError> {
         _ => Err(FrameError::UnknownEncoding(kind)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::protocol::{ExtFields, Language, RequestCode, Text};
+
+    fn decode_all(bytes: &[u8]) -> Result<Vec<Command>, FrameError> {
+        let mut input = BytesMut::from(bytes);
+        let mut commands = Vec::new();
+        while let Some(command) = decode(&mut input)? {
+            commands.push(command);
+        }
+        Ok(commands)
+    }
+
+    fn json_frame(header: &str) -> Vec<u8> {
+        let mut frame = Vec::new();
+        frame.put_u32(header.len() as u32 + 4);
+        frame.put_u32(header.len() as u32);
+        frame.put_slice(header.as_bytes());
+        frame
+    }
+
+    fn decode_json(header: &str) -> Result<Command, FrameError> {
+        decode_all(&json_frame(header)).map(|mut commands| commands.remove(0))
+    }
+
+    fn commands() -> impl Strategy<Value = Command> {
+        let text = prop_oneof!["[a-zA-Z0-9_%|-]{0,40}", ".{0,40}", "[\u{0}-\u{1f}\"\\\\/é😀]{0,20}"];
+        let ext = prop::collection::vec((text.clone(), text.clone()), 0..8);
+        let body = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from), 0..3);
+        let numbers = (any::<i16>(), 0_u8..14, any::<i16>(), any::<i32>(), any::<i32>(), any::<bool>());
+        (numbers, prop::option::of(text.prop_filter("empty is none", |remark| !remark.is_empty())), ext, body).prop_map(
+            |((code, language, version, opaque, flag, binary), remark, ext, body)| Command {
+                code: i32::from(code),
+                language: Language(language),
+                version: i32::from(version),
+                opaque,
+                flag,
+                remark,
+                ext: ext.into_iter().collect(),
+                body: Body::from(body),
+                encoding: if binary { Encoding::Binary } else { Encoding::Json },
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_command_comes_back_as_it_was_and_every_prefix_needs_more(command in commands()) {
+            let frame = encode_whole(&command).unwrap();
+            for end in 0..frame.len() {
+                prop_assert_eq!(decode(&mut BytesMut::from(&frame[..end])), Ok(None));
+            }
+            prop_assert_eq!(decode_all(&frame), Ok(vec![command]));
+        }
+
+        #[test]
+        fn commands_in_one_buffer_come_out_in_order(commands in prop::collection::vec(commands(), 0..5)) {
+            let frames: Vec<u8> = commands.iter().flat_map(|command| encode_whole(command).unwrap()).collect();
+            prop_assert_eq!(decode_all(&frames), Ok(commands));
+        }
+
+        #[test]
+        fn a_json_header_is_what_a_json_parser_reads(mut command in commands()) {
+            command.encoding = Encoding::Json;
+            command.body = Body::EMPTY;
+            let frame = encode_whole(&command).unwrap();
+            let header: serde_json::Value = serde_json::from_slice(&frame[8..]).unwrap();
+            prop_assert_eq!(&header["code"], &serde_json::Value::from(command.code));
+            prop_assert_eq!(&header["opaque"], &serde_json::Value::from(command.opaque));
+            prop_assert_eq!(header["remark"].as_str(), command.remark.as_deref());
+            for (name, value) in header["extFields"].as_object().into_iter().flatten() {
+                prop_assert_eq!(value.as_str(), command.ext.get(name));
+            }
+        }
+
+        #[test]
+        fn mutated_frames_never_panic(command in commands(), changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..4)) {
+            let mut frame = encode_whole(&command).unwrap();
+            for (at, byte) in changes {
+                let at = at % frame.len();
+                frame[at] = byte;
+            }
+            let _ = decode_all(&frame);
+        }
+
+        #[test]
+        fn arbitrary_headers_never_panic(kind in 0_u8..3, header in prop::collection::vec(any::<u8>(), 0..80)) {
+            let mut frame = Vec::new();
+            frame.put_u32(header.len() as u32 + 4);
+            frame.put_u32(u32::from(kind) << 24 | header.len() as u32);
+            frame.put_slice(&header);
+            let _ = decode_all(&frame);
+        }
+
+        #[test]
+        fn almost_json_headers_never_panic(header in r#"\{[\{\}\[\]:,"\\u0-9a-f ]{0,40}"#) {
+            let _ = decode_json(&header);
+        }
+    }
+
+    #[test]
+    fn remoting_3_a_frame_of_16_mib_is_accepted_and_one_byte_more_refused_by_its_length() {
+        let command = Command::request(10);
+        let header = encode_whole(&command).unwrap().len();
+        let mut frame = encode_whole(&command.clone().with_body(vec![7; FRAME_BYTES_MAX - header])).unwrap();
+        assert_eq!(frame.len(), FRAME_BYTES_MAX);
+        assert_eq!(decode(&mut frame).unwrap().unwrap().body.len(), FRAME_BYTES_MAX - header);
+
+        let too_long = command.with_body(vec![7; FRAME_BYTES_MAX - header + 1]);
+        let error = FrameError::TooLong { bytes: FRAME_BYTES_MAX as u64 + 1 };
+        assert_eq!(encode_whole(&too_long).unwrap_err(), error);
+        assert_eq!(decode(&mut BytesMut::from(&16_777_213_u32.to_be_bytes()[..])), Err(error));
+    }
+
+    #[test]
+    fn remoting_4_a_header_longer_than_its_frame_is_refused() {
+        let frame = [0, 0, 0, 8, 0, 0, 0, 5];
+        assert_eq!(decode_all(&frame), Err(FrameError::HeaderOverrun { header: 5, frame: 8 }));
+        assert_eq!(decode_all(&[0, 0, 0, 3]), Err(FrameError::TooShort { said: 3 }));
+        assert_eq!(decode_all(&[0, 0, 0, 8, 2]), Err(FrameError::UnknownEncoding(2)));
+        assert_eq!(decode_all(&[0x16, 3, 1, 2, 0, 1]), Err(FrameError::Tls));
+    }
+
+    #[test]
+    fn memory_is_not_reserved_by_what_a_frame_announces() {
+        let mut input = BytesMut::from(&[0, 0xFF, 0xFF, 0xFC, 0, 0, 1, 0, b'{'][..]);
+        let before = input.capacity();
+        assert_eq!(decode(&mut input), Ok(None));
+        assert_eq!(input.capacity(), before);
+    }
+
+    #[test]
+    fn remoting_9_ext_fields_may_be_null_absent_empty_or_mixed_with_unknown_keys() {
+        for header in [
+            r#"{"code":34,"extFields":null,"flag":0}"#,
+            r#"{"code":34}"#,
+            r#" { "code" : 34 , "extFields" : { } } "#,
+            r#"{"code":34,"new":{"a":["}",{"b":null}]},"newer":[1,2.5e3],"extFields":{"none":null},"remark":null,"language":null}"#,
+            r#"{"code":"34","language":"COBOL","remark":"","version":null}"#,
+        ] {
+            let command = decode_json(header).unwrap();
+            assert_eq!((command.code, command.ext, command.remark), (34, ExtFields::new(), None), "{header}");
+        }
+    }
+
+    #[test]
+    fn ext_values_that_are_no_strings_are_taken_by_their_text() {
+        let command = decode_json(
+            r#"{"code":1,"extFields":{"a":12,"b":true,"c":-1.5,"d":{"x": [1]},"e":"\u0001\ud83d\ude00\/"}}"#,
+        )
+        .unwrap();
+        let values: Vec<&str> = command.ext.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(values, ["12", "true", "-1.5", r#"{"x": [1]}"#, "\u{1}😀/"]);
+    }
+
+    #[test]
+    fn broken_json_headers_are_refused() {
+        for header in [
+            "",
+            "{",
+            "[]",
+            "null",
+            r#"{"code":1.5}"#,
+            r#"{"code":99999999999}"#,
+            r#"{"code":1}x"#,
+            r#"{"code":1,}"#,
+            r#"{code:1}"#,
+            r#"{"extFields":"x"}"#,
+            r#"{"remark":"a"#,
+            r#"{"remark":"\x"}"#,
+            r#"{"a":[}"#,
+            r#"{"a":[["#,
+        ] {
+            assert!(decode_json(header).is_err(), "{header}");
+        }
+    }
+
+    #[test]
+    fn too_many_ext_fields_are_refused() {
+        let fields = vec!["\"\":1"; EXT_FIELDS_MAX + 1].join(",");
+        assert_eq!(decode_json(&format!("{{\"extFields\":{{{fields}}}}}")), Err(FrameError::TooManyFields));
+    }
+
+    #[test]
+    fn a_header_that_is_not_utf_8_is_read_with_replacement_characters() {
+        let mut frame = json_frame(r#"{"code":10,"extFields":{"i":"TAGS?"}}"#);
+        let at = frame.iter().position(|byte| *byte == b'?').unwrap();
+        frame[at] = 0xC4;
+        assert_eq!(decode_all(&frame).unwrap()[0].ext.get("i"), Some("TAGS\u{FFFD}"));
+    }
+
+    #[test]
+    fn remoting_8_a_response_has_string_values_only_language_java_and_version_479() {
+        let mut response = Command::request(RequestCode::SEND_MESSAGE).reply(0);
+        response.ext.set("queueId", 3);
+        response.ext.set("TRACE_ON", true);
+        let frame = encode_whole(&response).unwrap();
+        assert_eq!(
+            std::str::from_utf8(&frame[8..]).unwrap(),
+            r#"{"code":0,"extFields":{"queueId":"3","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":0,"version":479}"#
+        );
+    }
+
+    #[test]
+    fn a_code_beyond_16_bits_is_truncated_in_a_binary_header_as_in_java() {
+        let command = Command { encoding: Encoding::Binary, ..Command::request(RequestCode::POP_MESSAGE) };
+        assert_eq!(decode_all(&encode_whole(&command).unwrap()).unwrap()[0].code, 3442);
+    }
+
+    #[test]
+    fn a_name_too_long_for_a_binary_header_leaves_nothing_behind() {
+        let mut command = Command { encoding: Encoding::Binary, ..Command::request(1) };
+        command.ext.push(Text::from("x".repeat(40_000)), "v");
+        let mut output = BytesMut::from(&b"before"[..]);
+        assert_eq!(encode(&command, &mut output), Err(FrameError::NameTooLong { bytes: 40_000 }));
+        assert_eq!(&output[..], b"before");
+    }
+}

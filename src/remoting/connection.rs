@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ pub struct Connection {
     pub(super) options: ConnectionOptions,
     pub(super) figures: Arc<Figures>,
     outgoing: Mutex<Outgoing>,
-    /// Estimated bytes in the outgoing queue.
-    outgoing_bytes: AtomicUsize,
+    /// Bytes sent and not yet taken by the socket; an estimate for what is not encoded yet.
+    pub(super) unsent_bytes: AtomicUsize,
     pub(super) wake: Notify,
     /// Requests sent from here that wait for their response; `None` once closed. Never locked together with `outgoing`.
     calls: Mutex<Option<HashMap<i32, oneshot::Sender<Command>>>>,
@@ -53,8 +53,8 @@ pub struct Connection {
     /// Whether the peer's last frame had a binary header.
     peer_binary: AtomicBool,
     pub(super) in_flight: AtomicUsize,
-    state: Mutex<State>,
-    closed: AtomicBool,
+    /// A [`State`]; only ever grows.
+    state: AtomicU8,
     gone: Notify,
 }
 
@@ -64,9 +64,9 @@ struct Outgoing {
     awake: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    Open,
+    Open = 0,
     /// No more requests are read; closes when what is in flight is answered and written.
     Draining,
     /// Closes at once.
@@ -94,14 +94,13 @@ impl Connection {
             options,
             figures,
             outgoing: Mutex::new(Outgoing { queue: Vec::new(), awake: true }),
-            outgoing_bytes: AtomicUsize::new(0),
+            unsent_bytes: AtomicUsize::new(0),
             wake: Notify::new(),
             calls: Mutex::new(Some(HashMap::new())),
             next_opaque: AtomicI32::new(0),
             peer_binary: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
-            state: Mutex::new(State::Open),
-            closed: AtomicBool::new(false),
+            state: AtomicU8::new(State::Open as u8),
             gone: Notify::new(),
         })
     }
@@ -128,12 +127,12 @@ impl Connection {
 
     /// Whether the connection is closed or about to be.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.state() >= State::Closing
     }
 
-    /// Bytes queued here, roughly; not counting what is being written.
-    pub fn queued_bytes(&self) -> usize {
-        self.outgoing_bytes.load(Ordering::Relaxed)
+    /// Bytes that were sent and that the socket has not taken yet, roughly.
+    pub fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes.load(Ordering::Relaxed)
     }
 
     /// Queues a command as it is. On a closed connection it is dropped.
@@ -141,7 +140,7 @@ impl Connection {
         if self.is_closed() {
             return;
         }
-        self.outgoing_bytes.fetch_add(estimated_bytes(&command), Ordering::Relaxed);
+        self.unsent_bytes.fetch_add(estimated_bytes(&command), Ordering::Relaxed);
         let mut outgoing = lock(&self.outgoing);
         outgoing.queue.push(command);
         let asleep = !std::mem::replace(&mut outgoing.awake, true);
@@ -202,7 +201,7 @@ impl Connection {
     pub async fn wait_closed(&self) {
         loop {
             let gone = self.gone.notified();
-            if *lock(&self.state) == State::Gone {
+            if self.state() == State::Gone {
                 return;
             }
             gone.await;
@@ -213,6 +212,7 @@ impl Connection {
     pub fn take_sent(&self) -> Vec<Command> {
         let mut sent = Vec::new();
         self.take_queued(&mut sent);
+        self.unsent_bytes.fetch_sub(sent.iter().map(estimated_bytes).sum(), Ordering::Relaxed);
         sent
     }
 
@@ -222,27 +222,23 @@ impl Connection {
     }
 
     pub(super) fn state(&self) -> State {
-        *lock(&self.state)
+        match self.state.load(Ordering::Acquire) {
+            0 => State::Open,
+            1 => State::Draining,
+            2 => State::Closing,
+            _ => State::Gone,
+        }
     }
 
     fn advance_state(&self, wanted: State) {
-        let mut state = lock(&self.state);
-        match (*state, wanted) {
-            (State::Open, _) | (State::Draining, State::Closing | State::Gone) | (State::Closing, State::Gone) => {
-                *state = wanted;
-            }
-            _ => return,
+        if self.state.fetch_max(wanted as u8, Ordering::AcqRel) < wanted as u8 {
+            self.wake.notify_one();
         }
-        drop(state);
-        if wanted != State::Draining {
-            self.closed.store(true, Ordering::Release);
-        }
-        self.wake.notify_one();
     }
 
     /// The socket is closed: nothing is sent any more, and whoever waits for a response learns it.
     pub(super) fn finish(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.advance_state(State::Closing);
         let calls = lock(&self.calls).take();
         drop(calls);
         self.take_sent();
@@ -257,9 +253,6 @@ impl Connection {
     /// Moves queued commands to `queue`, which must be empty.
     pub(super) fn take_queued(&self, queue: &mut Vec<Command>) {
         std::mem::swap(&mut lock(&self.outgoing).queue, queue);
-        if !queue.is_empty() {
-            self.outgoing_bytes.fetch_sub(queue.iter().map(estimated_bytes).sum(), Ordering::Relaxed);
-        }
     }
 
     /// Says that the task will wait now; false when something was queued meanwhile.
@@ -292,7 +285,7 @@ impl Connection {
         if self.is_closed() {
             return Err(self.closed_error());
         }
-        if self.queued_bytes() > self.options.output_bytes_max {
+        if self.unsent_bytes() > self.options.output_bytes_max {
             Figures::add(&self.figures.dropped, 1);
             return Err(RemotingError::Full { addr: self.peer.to_string() });
         }
@@ -325,7 +318,7 @@ impl Drop for Call<'_> {
 }
 
 /// Near enough for a bound: bodies and remarks exactly, what is left of a header by a guess.
-fn estimated_bytes(command: &Command) -> usize {
+pub(super) fn estimated_bytes(command: &Command) -> usize {
     const HEADER_BYTES: usize = 256;
     HEADER_BYTES + command.body.len() + command.remark.as_ref().map_or(0, String::len)
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, warn};
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, State, estimated_bytes};
 use super::figures::Figures;
 use super::handler::{Handler, Responder};
 use super::output::Output;
@@ -117,7 +117,10 @@ impl Task<'_> {
             let now = Instant::now();
             match self.output.write_to(&self.stream) {
                 Ok(0) => {}
-                Ok(_) => (passed_at, written_at) = (now, now),
+                Ok(bytes) => {
+                    self.connection.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                    (passed_at, written_at) = (now, now);
+                }
                 Err(error) => return End::Broken(error),
             }
             let has_output = self.output.bytes() > 0;
@@ -192,7 +195,7 @@ impl Task<'_> {
     /// Whether no more requests are taken for now.
     fn is_paused(&self) -> bool {
         let options = &self.connection.options;
-        self.output.bytes() + self.connection.queued_bytes() > options.output_bytes_max
+        self.connection.unsent_bytes() > options.output_bytes_max
             || self.connection.in_flight.load(Ordering::Acquire) >= options.in_flight_max
             || self.connection.state() != State::Open
     }
@@ -266,7 +269,9 @@ impl Task<'_> {
             return;
         }
         Figures::add(&self.connection.figures.frames_out, self.queue.len() as u64);
+        let (mut estimated, before) = (0, self.output.bytes());
         for command in self.queue.drain(..) {
+            estimated += estimated_bytes(&command);
             let failed = command.is_response().then(|| command.reply(ResponseCode::SYSTEM_ERROR));
             let Err(error) = self.output.push(command) else {
                 continue;
@@ -278,6 +283,9 @@ impl Task<'_> {
                 let _ = self.output.push(failed);
             }
         }
+        // First up, then down: never below zero.
+        self.connection.unsent_bytes.fetch_add(self.output.bytes() - before, Ordering::Relaxed);
+        self.connection.unsent_bytes.fetch_sub(estimated, Ordering::Relaxed);
     }
 
     fn note_capacity(&mut self) {

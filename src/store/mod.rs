@@ -9,6 +9,8 @@ mod consume_queue;
 #[allow(dead_code, reason = "used by the store once its driver is there")]
 mod consume_queues;
 mod error;
+#[allow(dead_code, reason = "used by the store once its driver is there")]
+mod index;
 mod message_store;
 mod open_files;
 mod options;

@@ -1,3 +1,7 @@
-//! The `latermq` command.
+//! The `latermq` command; all of it is in [`latermq::cli`].
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    latermq::cli::run()
+}

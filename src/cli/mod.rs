@@ -1,1 +1,61 @@
-//! (being written)
+//! The `latermq` command: its subcommands, and the one place where the parts of the broker are put together.
+
+mod cluster;
+mod consume;
+mod failure;
+mod levels;
+mod print;
+mod send;
+mod topic;
+
+use std::{io::Write, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use failure::Failure;
+
+/// A message broker for messages that must arrive later
+///
+/// latermq speaks the RocketMQ protocol: Java, Go and C++ clients of RocketMQ work with it unchanged. Start a broker with `latermq broker`,
+/// see it work with `latermq demo`.
+#[derive(Debug, Parser)]
+#[command(name = "latermq", version, max_term_width = 120, after_help = failure::EXIT_CODES, subcommand_required = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: CommandName,
+}
+
+#[derive(Debug, Subcommand)]
+enum CommandName {
+    Send(send::SendArgs),
+    Consume(consume::ConsumeArgs),
+    Levels(levels::LevelsArgs),
+    Topic(topic::TopicArgs),
+}
+
+/// Runs the command of this process's arguments.
+pub fn run() -> ExitCode {
+    // clap ends the process itself for --help (0) and for wrong arguments (2).
+    let CommandLine { command } = CommandLine::parse();
+    let result = match &command {
+        CommandName::Send(args) => send::run(args),
+        CommandName::Consume(args) => consume::run(args),
+        CommandName::Levels(args) => levels::run(args),
+        CommandName::Topic(args) => topic::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure);
+            failure.exit_code()
+        }
+    }
+}
+
+fn report(failure: &Failure) {
+    let mut stderr = std::io::stderr().lock();
+    for line in failure.to_string().lines() {
+        // There is nobody left to tell.
+        let _ = writeln!(stderr, "latermq: {line}");
+    }
+}

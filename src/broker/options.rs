@@ -62,8 +62,11 @@ pub struct BrokerOptions {
     pub hold_max: Duration,
     /// Most pulls held at once; beyond them a pull that finds nothing is answered at once.
     pub held_max: usize,
-    /// Most records of a pull answer, whatever the client asks for.
-    pub pull_count_max: usize,
+    /// A group without a stored offset begins at the first message of a queue if that lies within so many bytes of the end of the log;
+    /// else the client decides. RocketMQ means what is still in memory.
+    pub recent_log_bytes: u64,
+    /// How long, at a clean stop, requests are still taken only to send the client elsewhere.
+    pub go_away: Duration,
     /// Pause between two savings of the consumer offsets. Key `flushConsumerOffsetInterval`.
     pub save_offsets_interval: Duration,
     /// Commits that make a new version of the offset table. Key `consumerOffsetUpdateVersionStep`.
@@ -111,7 +114,8 @@ impl Default for BrokerOptions {
             short_polling: Duration::from_secs(1),
             hold_max: Duration::from_secs(28),
             held_max: 1_000_000,
-            pull_count_max: 1024,
+            recent_log_bytes: 4 << 30,
+            go_away: Duration::from_millis(500),
             save_offsets_interval: Duration::from_secs(5),
             offsets_version_step: 500,
             client_expiry: Duration::from_secs(120),

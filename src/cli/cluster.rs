@@ -148,7 +148,8 @@ impl Cluster {
 
     /// The masters of the cluster: broker name to address.
     pub(super) async fn masters(&self) -> Result<BTreeMap<String, String>, Failure> {
-        let info: ClusterInfo = self.read_from_name_server(Command::request(RequestCode::GET_BROKER_CLUSTER_INFO)).await?;
+        let info: ClusterInfo =
+            self.read_from_name_server(Command::request(RequestCode::GET_BROKER_CLUSTER_INFO)).await?;
         let masters = info
             .broker_addr_table
             .into_iter()

@@ -1,0 +1,65 @@
+//! A table kept in a state file.
+
+use std::{
+    io,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::store::{Loaded, StateFile};
+
+/// A state file that is written whole after changes of its table. Changes are numbered from 1; one write covers all changes made before it
+/// began, so that many changes at once cost few writes.
+pub(crate) struct TableFile {
+    name: &'static str,
+    file: StateFile,
+    /// The last change that is in the file.
+    saved: Mutex<u64>,
+}
+
+impl TableFile {
+    pub(crate) fn new(name: &'static str, file: StateFile) -> Self {
+        Self { name, file, saved: Mutex::new(0) }
+    }
+
+    /// Reads the table. An absent one is `None`; so is one that cannot be read, with a loud warning: the broker starts all the same.
+    pub(crate) fn load<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        match self.file.load(parse) {
+            Loaded::Main(table) => Some(table),
+            Loaded::Backup(table) => {
+                tracing::warn!(file = self.name, "state file was unreadable, its version before is used");
+                Some(table)
+            }
+            Loaded::Absent => None,
+            Loaded::Unreadable(reason) => {
+                tracing::error!(
+                    file = self.name,
+                    error = reason,
+                    "state file and its backup are unreadable, starting without them"
+                );
+                None
+            }
+        }
+    }
+
+    /// Writes the table unless the file already holds the change. `render` gives the last change in the text, and the text.
+    ///
+    /// # Errors
+    /// As the directory gives them; a later save tries again.
+    pub(crate) fn save(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) -> io::Result<()> {
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        if *saved >= change {
+            return Ok(());
+        }
+        let (covers, text) = render();
+        self.file.save(&String::from_utf8_lossy(&text))?;
+        *saved = covers;
+        Ok(())
+    }
+
+    /// As [`TableFile::save`], for tables that hold in memory even if they cannot be saved now.
+    pub(crate) fn save_or_warn(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) {
+        if let Err(error) = self.save(change, render) {
+            tracing::error!(file = self.name, %error, "state file not saved, its changes are lost if the broker stops now");
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! The topics of the broker and their settings.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::{BrokerOptions, failure::Failure, perm, table_file::TableFile};
+use crate::{
+    model::{
+        DLQ_PREFIX, PhysicalOffset, QueueId, QueueOffset, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC,
+        TOPIC_BYTES_MAX, Topic, is_system_topic,
+    },
+    protocol::{
+        ResponseCode,
+        body::{DataVersion, TopicConfig, TopicConfigs},
+        json,
+    },
+    store::{MessageStore, StoreError},
+};
+
+/// The topic whose settings a topic created by a send takes over.
+pub(crate) const AUTO_CREATE_TOPIC: &str = "TBW102";
+/// Queues of a topic that is created because a message waits for it.
+const RESOLVED_QUEUES: u32 = 4;
+/// Queues of the topic for benchmarks, as in RocketMQ.
+const BENCHMARK_QUEUES: u32 = 1024;
+/// Queues of the topic named like the cluster, as in RocketMQ.
+const CLUSTER_QUEUES: u32 = 16;
+/// Queues of the topic in which RocketMQ keeps pop receipts.
+const REVIVE_QUEUES: u32 = 8;
+/// Topics to which clients may not send.
+///
+/// Source: Apache RocketMQ, `TopicValidator.isNotAllowedSendTopic`.
+const NOT_SENDABLE: [&str; 6] = [
+    SCHEDULE_TOPIC,
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+];
+
+/// The topic table, kept in `topics.json`, and the deletions made on request, kept in `deletedTopics.json`.
+///
+/// A change is in the file before the request that made it is answered. No lock is held while a file is written or the change is announced.
+pub struct Topics {
+    options: TopicOptions,
+    store: Arc<MessageStore>,
+    file: TableFile,
+    deletions_file: TableFile,
+    state: RwLock<State>,
+    on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// Where a message that has waited may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolved {
+    /// To this queue of its topic.
+    Queue(QueueId),
+    /// Nowhere: its topic was deleted on request after it was stored.
+    Deleted,
+}
+
+struct TopicOptions {
+    cluster: String,
+    broker: String,
+    topics_max: usize,
+    topic_queues_max: u32,
+}
+
+#[derive(Default)]
+struct State {
+    table: HashMap<Topic, Arc<TopicConfig>>,
+    version: DataVersion,
+    /// Number of the last change; see [`TableFile`].
+    change: u64,
+    /// End of the log when a topic was last deleted on request.
+    deletions: BTreeMap<String, u64>,
+    deletions_change: u64,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Deletions {
+    deletions: BTreeMap<String, u64>,
+}
+
+impl Topics {
+    /// Loads the table, adds the topics every broker has, and those that the store has queues of but the table lost.
+    pub(crate) fn load(options: &BrokerOptions, store: Arc<MessageStore>) -> Self {
+        let file = TableFile::new("topics.json", store.state_file("topics.json"));
+        let deletions_file = TableFile::new("deletedTopics.json", store.state_file("deletedTopics.json"));
+        let loaded: TopicConfigs = file.load(parse).unwrap_or_default();
+        let deletions = deletions_file.load(parse::<Deletions>).unwrap_or_default().deletions;
+
+        let table = loaded.topic_config_table.into_iter().map(|(name, mut config)| {
+            config.topic_name = name.clone();
+            (Topic::new(name), Arc::new(config))
+        });
+        let state =
+            State { table: table.collect(), version: loaded.data_version, change: 0, deletions, deletions_change: 0 };
+        let topics = Self {
+            options: TopicOptions {
+                cluster: options.cluster.clone(),
+                broker: options.name.clone(),
+                topics_max: options.topics_max,
+                topic_queues_max: options.topic_queues_max,
+            },
+            store,
+            file,
+            deletions_file,
+            state: RwLock::new(state),
+            on_change: OnceLock::new(),
+        };
+        topics.finish_deletions();
+        topics.add_system_topics(options);
+        topics.add_topics_of_the_store();
+        topics.save();
+        topics
+    }
+
+    /// Who is told that topics changed. Set once.
+    pub(crate) fn on_change(&self, announce: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_change.set(Box::new(announce));
+    }
+
+    /// A topic's settings.
+    pub fn get(&self, topic: &str) -> Option<Arc<TopicConfig>> {
+        self.state().table.get(topic).cloned()
+    }
+
+    /// All topics with the version of the table.
+    pub fn all(&self) -> TopicConfigs {
+        let state = self.state();
+        let table = state.table.iter().map(|(topic, config)| (topic.as_str().to_owned(), (**config).clone()));
+        TopicConfigs { data_version: state.version, topic_config_table: table.collect() }
+    }
+
+    /// The topics that belong to the broker, sorted.
+    pub(crate) fn system_topics(&self) -> Vec<String> {
+        let state = self.state();
+        let mut names: Vec<_> =
+            state.table.keys().filter(|topic| self.is_system(topic)).map(|topic| topic.as_str().to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Whether a topic belongs to the broker: it can be neither changed nor deleted on request.
+    pub(crate) fn is_system(&self, topic: &str) -> bool {
+        is_system_topic(topic)
+            || topic == self.options.cluster
+            || topic == self.options.broker
+            || topic.strip_suffix("_REPLY_TOPIC").is_some_and(|cluster| cluster == self.options.cluster)
+    }
+
+    /// The topic a send is for, created if it is unknown and `template` lets it be: with at most `queues` queues, as RocketMQ does.
+    ///
+    /// # Errors
+    /// Code 17: it does not exist and is not created.
+    pub(crate) fn get_or_create(&self, topic: &str, template: &str, queues: i32) -> Result<Arc<TopicConfig>, Failure> {
+        if let Some(config) = self.get(topic) {
+            return Ok(config);
+        }
+        if topic.starts_with(RETRY_PREFIX) {
+            return self.ensure(topic, 1);
+        }
+        let Some(template) = self.get(template).filter(|template| template.perm & perm::INHERIT != 0) else {
+            return Err(unknown(topic));
+        };
+        let queues = queues.min(template.write_queue_nums).max(0);
+        self.insert(TopicConfig {
+            topic_name: topic.into(),
+            perm: template.perm & !perm::INHERIT,
+            read_queue_nums: queues,
+            write_queue_nums: queues,
+            topic_filter_type: template.topic_filter_type.clone(),
+            ..TopicConfig::default()
+        })
+    }
+
+    /// The topic, created readable and writable with so many queues if it is unknown.
+    ///
+    /// # Errors
+    /// Code 17: there are too many topics.
+    pub(crate) fn ensure(&self, topic: &str, queues: u32) -> Result<Arc<TopicConfig>, Failure> {
+        match self.get(topic) {
+            Some(config) => Ok(config),
+            None => self.insert(with_queues(topic, queues, perm::READ | perm::WRITE)),
+        }
+    }
+
+    /// A topic that the store has queues of though it was not created here: one in which a plugin keeps something.
+    pub(crate) fn adopt(&self, topic: &str) -> Option<Arc<TopicConfig>> {
+        let queues = self.store.queues().into_iter().filter(|(found, ..)| **found == *topic);
+        let queues = queues.map(|(_, queue_id, _)| queue_id.0.saturating_add(1)).max()?;
+        self.ensure(topic, queues).ok()
+    }
+
+    /// Where a message goes that was stored for this topic and queue and has waited since `waiting_since`, its position in the log. An
+    /// unknown topic is created again; a queue beyond the topic's queues becomes one of them.
+    pub fn resolve(&self, topic: &str, queue_id: QueueId, waiting_since: PhysicalOffset) -> Resolved {
+        if self.state().deletions.get(topic).is_some_and(|&deleted_at| waiting_since.0 < deleted_at) {
+            return Resolved::Deleted;
+        }
+        let is_single = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+        let queues = if is_single { 1 } else { RESOLVED_QUEUES };
+        let queues = self.ensure(topic, queues).map_or(queues, |config| {
+            u32::try_from(config.read_queue_nums.max(config.write_queue_nums)).unwrap_or(0).max(1)
+        });
+        Resolved::Queue(QueueId(queue_id.0 % queues))
+    }
+
+    /// Creates or changes a topic on request. Attributes are taken over as they are.
+    ///
+    /// # Errors
+    /// Code 29: a value is out of its range.
+    pub(crate) fn update(&self, config: TopicConfig) -> Result<(), Failure> {
+        let invalid = |remark: String| Err(Failure::new(ResponseCode::INVALID_PARAMETER, remark));
+        validate(&config.topic_name)?;
+        if self.is_system(&config.topic_name) {
+            return invalid(format!("The topic[{}] is conflict with system topic.", config.topic_name));
+        }
+        let max = i32::try_from(self.options.topic_queues_max).unwrap_or(i32::MAX);
+        for (name, queues) in [("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)] {
+            if !(0..=max).contains(&queues) {
+                return invalid(format!("{name} is {queues}, allowed are 0 to {max}"));
+            }
+        }
+        if config.perm & !perm::ALL != 0 {
+            return invalid(format!("perm is {}, allowed are the bits of {}", config.perm, perm::ALL));
+        }
+        self.insert_over(config)?;
+        Ok(())
+    }
+
+    /// Deletes a topic on request: its queues are removed and what still waits for it is not delivered.
+    ///
+    /// # Errors
+    /// Code 29: the topic belongs to the broker, or its name is none. Code 1: the deletion could not be made durable.
+    pub(crate) fn delete(&self, topic: &str) -> Result<(), Failure> {
+        if topic.trim().is_empty() {
+            return Err(Failure::new(ResponseCode::INVALID_PARAMETER, "The specified topic is blank."));
+        }
+        if self.is_system(topic) {
+            let remark = format!("The topic[{topic}] is conflict with system topic.");
+            return Err(Failure::new(ResponseCode::INVALID_PARAMETER, remark));
+        }
+        let failed = |error: String| Failure::new(ResponseCode::SYSTEM_ERROR, format!("topic not deleted: {error}"));
+        // First that nothing stored before now is delivered any more; what follows is finished at the next start if it is cut short.
+        let (oldest, deleted_at) = self.store.log_range();
+        let change = {
+            let mut state = self.state_mut();
+            state.deletions.retain(|_, &mut at| at > oldest.0);
+            state.deletions.insert(topic.into(), deleted_at.0);
+            state.deletions_change += 1;
+            state.deletions_change
+        };
+        self.deletions_file
+            .save(change, || {
+                let state = self.state();
+                let deletions = Deletions { deletions: state.deletions.clone() };
+                (state.deletions_change, json::to_vec_pretty(&deletions))
+            })
+            .map_err(|error| failed(error.to_string()))?;
+        let removed = {
+            let mut state = self.state_mut();
+            let removed = state.table.remove(topic).is_some();
+            if removed {
+                self.note_change(&mut state);
+            }
+            removed
+        };
+        self.save();
+        self.store.delete_topic(topic).map_err(|error| failed(error.to_string()))?;
+        if removed {
+            info!(topic, "topic deleted on request");
+            self.announce();
+        }
+        Ok(())
+    }
+
+    fn announce(&self) {
+        if let Some(announce) = self.on_change.get() {
+            announce();
+        }
+    }
+
+    fn insert(&self, config: TopicConfig) -> Result<Arc<TopicConfig>, Failure> {
+        let topic = Topic::new(config.topic_name.as_str());
+        {
+            let mut state = self.state_mut();
+            if let Some(known) = state.table.get(&topic) {
+                return Ok(Arc::clone(known));
+            }
+            self.check_room(&state)?;
+            state.table.insert(topic.clone(), Arc::new(config.clone()));
+            self.note_change(&mut state);
+        }
+        info!(topic = %topic, queues = config.write_queue_nums, "topic created");
+        self.save();
+        self.announce();
+        Ok(Arc::new(config))
+    }
+
+    fn insert_over(&self, config: TopicConfig) -> Result<(), Failure> {
+        let topic = Topic::new(config.topic_name.as_str());
+        {
+            let mut state = self.state_mut();
+            if !state.table.contains_key(&topic) {
+                self.check_room(&state)?;
+            }
+            state.table.insert(topic.clone(), Arc::new(config));
+            self.note_change(&mut state);
+        }
+        info!(topic = %topic, "topic changed on request");
+        self.save();
+        self.announce();
+        Ok(())
+    }
+
+    fn check_room(&self, state: &State) -> Result<(), Failure> {
+        if state.table.len() < self.options.topics_max {
+            return Ok(());
+        }
+        let remark = format!("there are already {} topics", self.options.topics_max);
+        Err(Failure::new(ResponseCode::TOPIC_NOT_EXIST, remark))
+    }
+
+    fn note_change(&self, state: &mut State) {
+        state.version = state.version.next(self.store.env().clock.wall().0);
+        state.change += 1;
+    }
+
+    fn save(&self) {
+        let change = self.state().change;
+        self.file.save_or_warn(change, || {
+            let change = self.state().change;
+            (change, json::to_vec_pretty(&self.all()))
+        });
+    }
+
+    fn add_system_topics(&self, options: &BrokerOptions) {
+        let read_write = perm::READ | perm::WRITE;
+        let all = read_write | perm::INHERIT;
+        let (cluster, broker) = (options.cluster.as_str(), options.name.as_str());
+        let mut state = self.state_mut();
+        let mut add = |topic: &str, queues: u32, perm: i32| {
+            state.table.entry(Topic::new(topic)).or_insert_with(|| Arc::new(with_queues(topic, queues, perm)));
+        };
+        add("SELF_TEST_TOPIC", 1, read_write);
+        add("BenchmarkTest", BENCHMARK_QUEUES, read_write);
+        add(cluster, CLUSTER_QUEUES, if options.cluster_topic { all } else { read_write });
+        add(broker, 1, if options.broker_topic { all } else { read_write });
+        add("OFFSET_MOVED_EVENT", 1, read_write);
+        add(SCHEDULE_TOPIC, options.schedule_queues, read_write);
+        if options.trace_topic {
+            add("RMQ_SYS_TRACE_TOPIC", 1, read_write);
+        }
+        add(&format!("{cluster}_REPLY_TOPIC"), 1, read_write);
+        add(&format!("rmq_sys_REVIVE_LOG_{cluster}"), REVIVE_QUEUES, read_write);
+        add(&format!("rmq_sys_SYNC_BROKER_MEMBER_{broker}"), 1, perm::INHERIT);
+        add("rmq_sys_wheel_timer", 1, read_write);
+        add("RMQ_SYS_TRANS_HALF_TOPIC", 1, read_write);
+        add("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, read_write);
+        if options.auto_create_topics {
+            let template = with_queues(AUTO_CREATE_TOPIC, options.default_topic_queues, all);
+            state.table.insert(Topic::new(AUTO_CREATE_TOPIC), Arc::new(template));
+        } else {
+            state.table.remove(AUTO_CREATE_TOPIC);
+        }
+        let levels = i32::try_from(options.schedule_queues).unwrap_or(i32::MAX);
+        if let Some(schedule) = state.table.get_mut(SCHEDULE_TOPIC) {
+            let schedule = Arc::make_mut(schedule);
+            schedule.read_queue_nums = schedule.read_queue_nums.max(levels);
+            schedule.write_queue_nums = schedule.write_queue_nums.max(levels);
+        }
+        self.note_change(&mut state);
+    }
+
+    /// A topic whose queues are in the store exists, whatever became of its table.
+    fn add_topics_of_the_store(&self) {
+        let mut found: BTreeMap<Topic, u32> = BTreeMap::new();
+        for (topic, queue_id, _) in self.store.queues() {
+            let queues = found.entry(topic).or_default();
+            *queues = (*queues).max(queue_id.0.saturating_add(1));
+        }
+        let mut state = self.state_mut();
+        for (topic, queues) in found {
+            if !state.table.contains_key(&topic) && validate(&topic).is_ok() {
+                warn!(topic = %topic, queues, "the store has queues of a topic that the table does not know, it is added");
+                let config = with_queues(&topic, queues, perm::READ | perm::WRITE);
+                state.table.insert(topic, Arc::new(config));
+                self.note_change(&mut state);
+            }
+        }
+    }
+
+    /// Ends deletions that a stop of the broker cut short.
+    fn finish_deletions(&self) {
+        let deletions = self.state().deletions.clone();
+        for (topic, deleted_at) in deletions {
+            if self.get(&topic).is_some() {
+                continue;
+            }
+            let queues: Vec<_> = self.store.queues().into_iter().filter(|(found, ..)| **found == *topic).collect();
+            let is_newer = |queue_id: QueueId, last: QueueOffset| {
+                let entries = self.store.queue_entries(&topic, queue_id, last, 1);
+                entries.first().is_some_and(|entry| entry.position.0 >= deleted_at)
+            };
+            let has_newer = queues
+                .iter()
+                .any(|(_, queue_id, range)| range.max > range.min && is_newer(*queue_id, QueueOffset(range.max.0 - 1)));
+            if !queues.is_empty() && !has_newer {
+                match self.store.delete_topic(&topic) {
+                    Ok(()) => info!(topic, "deletion of topic finished"),
+                    Err(error) => warn!(topic, %error, "queues of deleted topic not removed"),
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::new(ResponseCode::SYSTEM_ERROR, error.to_string())
+    }
+}
+
+/// Checks a topic's name.
+///
+/// # Errors
+/// Code 29, with what is wrong.
+pub(crate) fn validate(topic: &str) -> Result<(), Failure> {
+    let invalid = |remark: String| Err(Failure::new(ResponseCode::INVALID_PARAMETER, remark));
+    if topic.trim().is_empty() {
+        return invalid("The specified topic is blank.".into());
+    }
+    let is_internal = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+    let max = if is_internal { RETRY_TOPIC_BYTES_MAX } else { TOPIC_BYTES_MAX };
+    if topic.len() > max {
+        return invalid(format!("The specified topic is longer than topic max length {max}."));
+    }
+    if !topic.bytes().all(is_name_byte) {
+        return invalid("The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$".into());
+    }
+    Ok(())
+}
+
+/// Whether a byte may stand in the name of a topic or group.
+pub(crate) fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'_' | b'-')
+}
+
+/// Whether clients may send to a topic of that name.
+pub(crate) fn is_sendable(topic: &str) -> bool {
+    !NOT_SENDABLE.contains(&topic) && !topic.starts_with("rmq_sys_")
+}
+
+/// The answer to who asks about a topic that does not exist.
+pub(crate) fn unknown(topic: &str) -> Failure {
+    Failure::new(ResponseCode::TOPIC_NOT_EXIST, format!("topic[{topic}] not exist, apply first please!"))
+}
+
+fn with_queues(topic: &str, queues: u32, perm: i32) -> TopicConfig {
+    let queues = i32::try_from(queues).unwrap_or(i32::MAX);
+    TopicConfig {
+        topic_name: topic.into(),
+        perm,
+        read_queue_nums: queues,
+        write_queue_nums: queues,
+        ..TopicConfig::default()
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    json::from_slice(text.as_bytes()).map_err(|error| error.to_string())
+}

@@ -34,11 +34,6 @@ pub(super) fn admit(
     if draft.topic.as_str() == SCHEDULE_TOPIC || draft.topic.as_str() == PARKING_TOPIC {
         return Err(refusal(RefusalKind::NotPermitted, format!("nobody may send to topic {}", draft.topic)));
     }
-    if draft.topic.as_bytes().contains(&0) || draft.properties.as_bytes().contains(&0) {
-        return Err(illegal("the topic and the properties must not contain the character 0x00"));
-    }
-    // The field belongs to the broker; a consumer's send-back copies that of a restored record.
-    draft.prepared_offset = 0;
     if !draft.sys_flag.is_queued() {
         return Ok(None);
     }
@@ -263,29 +258,18 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_choose_real_topic_queue_or_origin() {
+    fn a_client_cannot_choose_real_topic_or_queue() {
         let spoofed = [("REAL_TOPIC", "other"), ("REAL_QID", "9")];
         let mut plain = draft(&spoofed);
-        plain.prepared_offset = 77;
         assert_eq!(admit_alone(&mut plain), Ok(None));
-        assert_eq!((plain.prepared_offset, plain.properties.is_empty()), (0, true));
+        assert!(plain.properties.is_empty());
 
         let mut delayed = draft(&[("REAL_TOPIC", "other"), ("REAL_QID", "9"), ("DELAY", "1")]);
-        delayed.prepared_offset = 77;
         assert_eq!(admit_alone(&mut delayed), Ok(DelayLevel::new(1)));
-        assert_eq!(delayed.prepared_offset, 0);
         assert_eq!(
             (delayed.properties.get("REAL_TOPIC"), delayed.properties.get("REAL_QID")),
             (Some("orders"), Some("2"))
         );
-    }
-
-    #[test]
-    fn a_nul_in_topic_or_properties_is_illegal() {
-        let mut topic = draft(&[]);
-        topic.topic = Topic::from("or\0ders");
-        assert_eq!(admit_alone(&mut topic), Err(RefusalKind::Illegal));
-        assert_eq!(admit_alone(&mut draft(&[("a", "b\0c")])), Err(RefusalKind::Illegal));
     }
 
     #[test]

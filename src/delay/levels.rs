@@ -193,7 +193,7 @@ pub struct DelayText(pub Duration);
 impl fmt::Display for DelayText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
-        match UNITS.iter().find(|(_, unit_ms)| ms > 0 && ms % u128::from(*unit_ms) == 0) {
+        match UNITS.iter().find(|(_, unit_ms)| ms > 0 && ms.is_multiple_of(u128::from(*unit_ms))) {
             Some((name, unit_ms)) => write!(f, "{}{name}", ms / u128::from(*unit_ms)),
             None => write!(f, "{ms}ms"),
         }

@@ -1,12 +1,40 @@
 //! Delayed messages: a plugin of the store.
+//!
+//! A message with a delay level waits as a record in the schedule topic, in the queue of its level, and is restored as a second record of its
+//! real topic when it is due. All messages of a level (to be exact: of a *generation* of it, during which its duration did not change) wait
+//! equally long, so the queue of the level is itself the sorted index of deadlines, and a waiting message takes no memory.
+//!
+//! Nothing but the log says how far the scheduler is: each restored record names the waiting record it comes from, in a header field
+//! ([`stamp`]). What waits ([`progress`]) is a fold over the log, so that a crash neither loses nor repeats a message.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `levels` | the table of `messageDelayLevel` |
+//! | `admission` | what a message must be to be let in |
+//! | `stamp` | the number in the header of waiting and restored records |
+//! | `generations` | which generation the next message of a level belongs to |
+//! | `progress` | what waits, level by level |
+//! | `entries` | queue entries, read in blocks |
+//! | `restore`, `park` | from a waiting record to the restored one, or to its marker |
+//! | `scheduler` | the steps: dispatched, tick |
+//! | `driver` | the thread that sleeps until the next deadline |
+//! | `delay_offset` | RocketMQ's progress file |
+//! | `plugin` | what the store sees |
 
 mod admission;
+mod delay_offset;
+mod driver;
+mod entries;
+mod figures;
+mod generations;
 mod levels;
 mod options;
 mod park;
 mod plugin;
+mod progress;
 mod real_topics;
-#[allow(dead_code)]
+mod restore;
+mod scheduler;
 mod stamp;
 
 pub use levels::{
@@ -14,6 +42,7 @@ pub use levels::{
     LevelTableReason,
 };
 pub use options::DelayOptions;
-pub use park::PARKING_TOPIC;
+pub use park::{PARKED_REASON, PARKING_TOPIC};
 pub use plugin::LevelScheduler;
 pub use real_topics::{RealQueue, RealTopics};
+pub use scheduler::{AHEAD_BYTES_MAX, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PAUSE_MAX, PAUSE_MIN, Tick};

@@ -1,42 +1,167 @@
 //! The scheduler as the store sees it.
 
-use std::sync::{Arc, Mutex};
-
-use super::{DelayOptions, RealTopics, admission};
-use crate::{
-    model::MessageDraft,
-    store::{Admission, AdmitContext, Dispatched, Mark, Plugin, Refusal, StoreHandle},
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
 };
 
+use super::{
+    DelayOptions, LEVELS_KEY, RealTopics, Tick, admission,
+    driver::{Bell, Driver},
+    entries::Entries,
+    figures::figures,
+    generations::Generations,
+    levels::DelayLevel,
+    scheduler::Scheduler,
+    stamp::Stamp,
+};
+use crate::{
+    model::{MessageDraft, PhysicalOffset, Timestamp},
+    record::RecordView,
+    store::{
+        Admission, AdmitContext, Dispatched, Figure, Mark, Placement, Plugin, PluginError, Refusal, SettingChange,
+        StoreHandle,
+    },
+};
+
+/// Name of the plugin: in logs and in the checkpoint.
+const NAME: &str = "levels";
+
 /// Delivers messages with a delay level when they are due; a plugin of the store.
+///
+/// Without a thread until [`Plugin::start`]: a test drives it by [`LevelScheduler::tick`].
+///
+/// Each lock is taken alone: `generations` under the append lock or during recovery, `entries` on the dispatching thread.
 pub struct LevelScheduler {
-    options: DelayOptions,
-    handle: Mutex<Option<StoreHandle>>,
+    scheduler: Arc<Scheduler>,
+    generations: Mutex<Generations>,
+    entries: Mutex<Entries>,
+    driver: Mutex<Option<Driver>>,
+    bell: Mutex<Option<Arc<Bell>>>,
 }
 
 impl LevelScheduler {
-    /// A scheduler for this table of levels; `topics` says where due messages go.
+    /// A scheduler for a table of levels; `topics` says where due messages go.
     pub fn new(options: DelayOptions, topics: Arc<dyn RealTopics>) -> Self {
-        drop(topics);
-        Self { options, handle: Mutex::new(None) }
+        Self {
+            scheduler: Arc::new(Scheduler::new(options, topics)),
+            generations: Mutex::default(),
+            entries: Mutex::default(),
+            driver: Mutex::default(),
+            bell: Mutex::default(),
+        }
+    }
+
+    /// Restores one batch of one level, if one is due at `now`, which must not be later than the store's own time. The thread calls this in
+    /// a loop.
+    ///
+    /// # Panics
+    /// If the store's time fell: a message would be early.
+    pub fn tick(&self, now: Timestamp) -> Tick {
+        self.scheduler.tick(now)
+    }
+
+    /// When there is something to do next; a time in the past if there is something to do now.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.scheduler.next_deadline()
     }
 }
 
 impl Plugin for LevelScheduler {
     fn name(&self) -> &'static str {
-        "levels"
-    }
-
-    fn attach(&self, store: StoreHandle) {
-        *self.handle.lock().expect("a handle is set or not") = Some(store);
+        NAME
     }
 
     fn admit(&self, draft: &mut MessageDraft, context: &AdmitContext<'_>) -> Result<Admission, Refusal> {
-        let level = admission::admit(&self.options.levels, draft, context)?;
+        let level = admission::admit(&self.scheduler.options.levels, draft, context)?;
         Ok(level.map_or(Admission::Pass, |level| Admission::Marked(Mark(u64::from(level.number())))))
     }
 
+    fn place(&self, mark: Mark, place: &Placement) -> i64 {
+        let Some(level) = u32::try_from(mark.0).ok().and_then(DelayLevel::new) else { return 0 };
+        let deliver_at = self.scheduler.options.levels.deliver_at(level, place.stored_at);
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = generations.place(level, deliver_at.since(place.stored_at));
+        Stamp::waiting(generation, deliver_at).to_field()
+    }
+
+    fn attach(&self, store: StoreHandle) {
+        self.scheduler.attach(store);
+    }
+
+    fn recover(&self, state: Option<&[u8]>) -> Result<bool, PluginError> {
+        let believed = self.scheduler.recover(state);
+        let mut generations = Generations::default();
+        for (level, generation, duration) in self.scheduler.generations() {
+            generations.found(level, generation, duration);
+        }
+        *self.generations.lock().unwrap_or_else(PoisonError::into_inner) = generations;
+        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) = Entries::default();
+        Ok(believed)
+    }
+
+    fn tag_code(&self, record: &RecordView<'_>, existing: Option<i64>) -> Option<i64> {
+        self.scheduler.tag_code(record, existing)
+    }
+
     fn dispatched(&self, record: &Dispatched<'_>) {
-        let _ = record;
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.scheduler.dispatched(record, &mut entries);
+        drop(entries);
+        if let Some((level, generation, duration)) = waiting.filter(|_| record.replay) {
+            self.generations.lock().unwrap_or_else(PoisonError::into_inner).found(level, generation, duration);
+        }
+    }
+
+    fn round_ended(&self) {
+        if self.scheduler.round_ended()
+            && let Some(bell) = &*self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            bell.ring();
+        }
+    }
+
+    fn pinned_from(&self) -> Option<PhysicalOffset> {
+        self.scheduler.pinned_from()
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.scheduler.to_state()
+    }
+
+    fn export(&self) -> io::Result<()> {
+        self.scheduler.export()
+    }
+
+    fn change_setting(&self, key: &str, value: &str) -> SettingChange {
+        if key != LEVELS_KEY {
+            return SettingChange::NotMine;
+        }
+        SettingChange::Refused(format!(
+            "{LEVELS_KEY} cannot be changed to {value:?} while the broker runs: change it in broker.conf and restart"
+        ))
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        figures(&self.scheduler)
+    }
+
+    fn start(&self) -> Result<(), PluginError> {
+        tracing::info!(levels = %self.scheduler.options.levels, "delay levels");
+        let driver = Driver::start(self.scheduler.clone()).map_err(|error| PluginError {
+            plugin: NAME,
+            reason: format!("cannot start the thread of the scheduler: {error}"),
+        })?;
+        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver.bell());
+        *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
+        Ok(())
+    }
+
+    fn stop(&self) {
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(driver) = driver {
+            driver.stop();
+        }
+        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -1,0 +1,75 @@
+//! The queue entries of waiting records, read in blocks: to find which of them a restored record names.
+//!
+//! Restores come in queue order, so nearly every look-up is answered by the block at hand. Belongs to the dispatching thread.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use super::DelayLevel;
+use crate::{
+    model::{PhysicalOffset, QueueOffset, SCHEDULE_TOPIC},
+    store::{MessageStore, QueueEntry},
+};
+
+/// Entries read at once.
+const BLOCK_ENTRIES: usize = 512;
+
+/// Blocks of entries, one for each level.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    blocks: BTreeMap<DelayLevel, Block>,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    first: u64,
+    entries: Vec<QueueEntry>,
+}
+
+impl Entries {
+    /// The entry at a queue offset, if the queue has it.
+    pub(super) fn at(&mut self, store: &MessageStore, level: DelayLevel, queue_offset: u64) -> Option<QueueEntry> {
+        let block = self.blocks.entry(level).or_default();
+        let index = |block: &Block| usize::try_from(queue_offset.checked_sub(block.first)?).ok();
+        if let Some(entry) = index(block).and_then(|index| block.entries.get(index)) {
+            return Some(*entry);
+        }
+        block.first = queue_offset;
+        block.entries = read(store, level, queue_offset, BLOCK_ENTRIES);
+        block.entries.first().copied()
+    }
+
+    /// The entry within `range` whose record ends at `end`: positions ascend within a queue.
+    pub(super) fn ending_at(
+        store: &MessageStore,
+        level: DelayLevel,
+        range: Range<u64>,
+        end: PhysicalOffset,
+    ) -> Option<(u64, QueueEntry)> {
+        let Range { start: mut low, end: mut high } = range;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = *read(store, level, middle, 1).first()?;
+            match end_of(&entry).cmp(&end) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Some((middle, entry)),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
+    /// Forgets what was read of a level: its queue changed.
+    pub(super) fn forget(&mut self, level: DelayLevel) {
+        self.blocks.remove(&level);
+    }
+}
+
+/// The position behind the record of an entry.
+pub(super) fn end_of(entry: &QueueEntry) -> PhysicalOffset {
+    entry.position.plus(u64::from(entry.bytes))
+}
+
+/// The entries of a level's queue; fewer at the end of the queue or of a file.
+pub(super) fn read(store: &MessageStore, level: DelayLevel, from: u64, count_max: usize) -> Vec<QueueEntry> {
+    store.queue_entries(SCHEDULE_TOPIC, level.queue_id(), QueueOffset(from), count_max)
+}

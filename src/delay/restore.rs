@@ -1,0 +1,344 @@
+//! From a waiting record to the restored one.
+//!
+//! The restored record has the real topic and queue; body, flag, system flag, born time and host, store host, reconsume times and properties
+//! are those of the waiting record, byte for byte, as Apache RocketMQ writes them. Only the header field *prepared transaction offset* differs:
+//! it names the waiting record, see [`super::stamp`].
+//!
+//! Source: Apache RocketMQ, `org.apache.rocketmq.broker.schedule.ScheduleMessageService.messageTimeUp`.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::{
+    DELAY_MS_MAX, DelayLevel, RealQueue, RealTopics,
+    admission::HALF_TOPIC,
+    entries::end_of,
+    park::PARKING_TOPIC,
+    stamp::{Generation, Stamp},
+};
+use crate::{
+    model::{MessageDraft, Properties, PropertiesView, QueueId, SCHEDULE_TOPIC, Timestamp, Topic, names},
+    record::{Record, RecordView, encoded_bytes},
+    store::QueueEntry,
+};
+
+/// Most topics whose names are kept ready.
+const TOPICS_MAX: usize = 4096;
+
+/// A place in a level's queue, and what the scheduler knows about it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source {
+    pub(super) level: DelayLevel,
+    pub(super) generation: Generation,
+    pub(super) queue_offset: u64,
+    pub(super) entry: QueueEntry,
+    /// The longest duration on record for the level.
+    pub(super) longest: Duration,
+}
+
+/// What a look at a waiting record gave.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// It is not due yet.
+    NotDue(Timestamp),
+    /// The restored record, and when it was due.
+    Restored(MessageDraft, Timestamp),
+    /// It is due, but can never be restored.
+    Never(Unrestorable, Timestamp),
+    /// It cannot be read now.
+    Unreadable(&'static str),
+}
+
+/// Why a waiting record is parked. The text stands in the marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unrestorable {
+    #[error("unreadable")]
+    Unreadable,
+    #[error("delay level missing or not that of its queue")]
+    Level,
+    #[error("real topic or queue missing")]
+    RealTopic,
+    #[error("real topic belongs to the broker")]
+    Forbidden,
+    #[error("topic deleted")]
+    Deleted,
+    #[error("too long for a record")]
+    TooLong,
+    #[error("refused by the store")]
+    Refused,
+    #[error("restoring panicked")]
+    Panicked,
+}
+
+/// Names of real topics, so that each is allocated once.
+#[derive(Debug, Default)]
+pub(super) struct TopicNames {
+    names: HashMap<Box<str>, Topic>,
+}
+
+impl TopicNames {
+    fn topic(&mut self, name: &str) -> Topic {
+        if let Some(topic) = self.names.get(name) {
+            return topic.clone();
+        }
+        if self.names.len() >= TOPICS_MAX {
+            self.names.clear();
+        }
+        let topic = Topic::from(name);
+        self.names.insert(name.into(), topic.clone());
+        topic
+    }
+}
+
+/// The properties of a delayed message that the scheduler reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DelayProperties<'a> {
+    pub(super) level: Option<DelayLevel>,
+    pub(super) real_topic: Option<&'a str>,
+    pub(super) real_queue: Option<u32>,
+}
+
+impl<'a> DelayProperties<'a> {
+    /// Reads them in one pass; the later of two pairs with one name counts.
+    pub(super) fn of(properties: PropertiesView<'a>) -> Self {
+        let mut found = Self::default();
+        for (name, value) in properties.iter() {
+            // All three names begin with one of two letters: most properties are passed over at once.
+            if !matches!(name.first(), Some(b'D' | b'R')) {
+                continue;
+            }
+            let text = || std::str::from_utf8(value).ok();
+            if name == names::DELAY.as_bytes() {
+                found.level = text().and_then(|text| text.parse().ok()).and_then(DelayLevel::new);
+            } else if name == names::REAL_TOPIC.as_bytes() {
+                found.real_topic = text();
+            } else if name == names::REAL_QID.as_bytes() {
+                found.real_queue = text().and_then(|text| text.parse().ok());
+            }
+        }
+        found
+    }
+}
+
+/// When a waiting record is due.
+///
+/// `tag_code` is that of its queue entry; it counts only for what Apache RocketMQ wrote. A time before the store time, or later than the
+/// longest delay on record allows, is damage: the message then waits as long as that, so that it is never early.
+pub(super) fn deliver_at(record: &RecordView<'_>, tag_code: Option<i64>, longest: Duration) -> Timestamp {
+    let stored_at = record.stored_at();
+    let (said, longest_possible) = match Stamp::from_field(record.prepared_offset()).deliver_at() {
+        Some(said) => (Some(said), longest),
+        None => (tag_code.map(Timestamp), Duration::from_millis(DELAY_MS_MAX)),
+    };
+    said.filter(|said| (stored_at..=stored_at.plus(longest_possible)).contains(said))
+        .unwrap_or_else(|| stored_at.plus(longest))
+}
+
+/// Looks at the record of a queue entry, which the store has checked (`None` if it could not be read), and restores it if it is due.
+pub(super) fn look(
+    source: &Source,
+    record: Option<&Record>,
+    now: Timestamp,
+    topics: &dyn RealTopics,
+    names: &mut TopicNames,
+) -> Look {
+    let Some(whole) = record else { return Look::Unreadable("there is no sound record") };
+    let record = whole.view();
+    let is_source = record.topic() == SCHEDULE_TOPIC
+        && record.queue_id() == source.level.queue_id()
+        && record.queue_offset().0 == source.queue_offset
+        && record.total_bytes() == source.entry.bytes
+        && record.physical_offset() == source.entry.position;
+    if !is_source {
+        return Look::Unreadable("the record is another one than the queue entry says");
+    }
+    let due = deliver_at(&record, Some(source.entry.tag_code), source.longest);
+    if due > now {
+        return Look::NotDue(due);
+    }
+
+    let properties = DelayProperties::of(record.properties());
+    if properties.level != Some(source.level) {
+        return Look::Never(Unrestorable::Level, due);
+    }
+    let (Some(real_topic), Some(real_queue)) = (properties.real_topic, properties.real_queue) else {
+        return Look::Never(Unrestorable::RealTopic, due);
+    };
+    if [SCHEDULE_TOPIC, HALF_TOPIC, PARKING_TOPIC].contains(&real_topic) {
+        return Look::Never(Unrestorable::Forbidden, due);
+    }
+    let RealQueue::Deliver(queue_id) = topics.resolve(real_topic, real_queue, source.entry.position) else {
+        return Look::Never(Unrestorable::Deleted, due);
+    };
+    let draft = draft(source, whole, names.topic(real_topic), queue_id);
+    if encoded_bytes(&draft).is_err() {
+        return Look::Never(Unrestorable::TooLong, due);
+    }
+    Look::Restored(draft, due)
+}
+
+/// The record of a draft, but for topic and queue, is that of the waiting record. The body is not copied.
+pub(super) fn draft(source: &Source, whole: &Record, topic: Topic, queue_id: QueueId) -> MessageDraft {
+    let record = whole.view();
+    MessageDraft {
+        topic,
+        queue_id,
+        flag: record.flag(),
+        sys_flag: record.sys_flag(),
+        born_at: record.born_at(),
+        born_host: record.born_host(),
+        store_host: record.store_host(),
+        reconsume_times: record.reconsume_times(),
+        prepared_offset: Stamp::origin(source.generation, end_of(&source.entry)).to_field(),
+        properties: Properties::from_text(record.properties().as_bytes()),
+        body: whole.body(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        model::{PhysicalOffset, QueueOffset, SysFlag},
+        record::{Place, encode, patch},
+    };
+
+    struct EveryTopic(RealQueue);
+
+    impl RealTopics for EveryTopic {
+        fn resolve(&self, topic: &str, _: u32, _: PhysicalOffset) -> RealQueue {
+            assert_ne!(topic, "panics");
+            self.0
+        }
+    }
+
+    const DUE: Timestamp = Timestamp(6_000);
+    const POSITION: PhysicalOffset = PhysicalOffset(4_096);
+
+    fn waiting(properties: &[(&str, &str)]) -> MessageDraft {
+        let mut draft = MessageDraft {
+            topic: Topic::from(SCHEDULE_TOPIC),
+            queue_id: QueueId(1),
+            flag: 7,
+            sys_flag: SysFlag(SysFlag::COMPRESSED),
+            born_at: Timestamp(5),
+            born_host: "[2001:db8::1]:9".parse().unwrap(),
+            store_host: ([127, 0, 0, 1], 2).into(),
+            reconsume_times: 3,
+            prepared_offset: 0,
+            properties: Properties::from_text(&b"KEYS\x01k\x02"[..]),
+            body: Bytes::from_static(b"not a zip"),
+        };
+        for (name, value) in properties {
+            draft.properties.set(name, value);
+        }
+        draft
+    }
+
+    fn look_at(draft: &MessageDraft, now: i64, resolved: RealQueue) -> Look {
+        let mut bytes = Vec::new();
+        encode(draft, &mut bytes).unwrap();
+        let stamp = Stamp::waiting(Generation(1), DUE).to_field();
+        patch(
+            &mut bytes,
+            &Place {
+                queue_offset: QueueOffset(8),
+                physical_offset: POSITION,
+                stored_at: Timestamp(1_000),
+                prepared_offset: stamp,
+            },
+        );
+        let bytes = Bytes::from(bytes);
+        let source = Source {
+            level: DelayLevel::new(2).unwrap(),
+            generation: Generation(1),
+            queue_offset: 8,
+            entry: QueueEntry { position: POSITION, bytes: bytes.len() as u32, tag_code: 0 },
+            longest: Duration::from_secs(5),
+        };
+        let record = Record::parse(&bytes).unwrap();
+        look(&source, Some(&record), Timestamp(now), &EveryTopic(resolved), &mut TopicNames::default())
+    }
+
+    const REAL: [(&str, &str); 3] = [("DELAY", "2"), ("REAL_TOPIC", "orders"), ("REAL_QID", "6")];
+
+    #[test]
+    fn schedule_28_29_31_a_restored_record_differs_only_in_topic_queue_and_origin() {
+        let waiting = waiting(&REAL);
+
+        let Look::Restored(restored, due) = look_at(&waiting, 6_000, RealQueue::Deliver(QueueId(2))) else {
+            panic!("it is due")
+        };
+
+        assert_eq!((restored.topic.as_str(), restored.queue_id, due), ("orders", QueueId(2), DUE));
+        assert_eq!(restored.properties, waiting.properties);
+        assert_eq!(restored.body, waiting.body);
+        assert_eq!((restored.flag, restored.reconsume_times, restored.born_at), (7, 3, Timestamp(5)));
+        assert_eq!(restored.sys_flag.0 & SysFlag::COMPRESSED, SysFlag::COMPRESSED);
+        assert_eq!((restored.born_host, restored.store_host), (waiting.born_host, waiting.store_host));
+        let end = POSITION.plus(encoded_bytes(&waiting).unwrap() as u64);
+        assert_eq!(restored.prepared_offset, Stamp::origin(Generation(1), end).to_field());
+    }
+
+    #[test]
+    fn schedule_26_a_record_is_not_restored_a_millisecond_too_early() {
+        assert!(matches!(
+            look_at(&waiting(&REAL), 5_999, RealQueue::Deliver(QueueId(2))),
+            Look::NotDue(due) if due == DUE
+        ));
+    }
+
+    #[test]
+    fn schedule_39_what_can_never_be_restored_says_why() {
+        let never = |properties: &[(&str, &str)], resolved| match look_at(&waiting(properties), 6_000, resolved) {
+            Look::Never(reason, _) => reason,
+            look => panic!("{look:?}"),
+        };
+        let deliver = RealQueue::Deliver(QueueId(0));
+        let with_topic = |topic| [("DELAY", "2"), ("REAL_TOPIC", topic), ("REAL_QID", "6")];
+
+        assert_eq!(never(&REAL[..1], deliver), Unrestorable::RealTopic);
+        assert_eq!(never(&REAL[..2], deliver), Unrestorable::RealTopic);
+        assert_eq!(never(&REAL[1..], deliver), Unrestorable::Level);
+        assert_eq!(never(&[("DELAY", "3"), REAL[1], REAL[2]], deliver), Unrestorable::Level);
+        assert_eq!(never(&[REAL[0], REAL[1], ("REAL_QID", "x")], deliver), Unrestorable::RealTopic);
+        assert_eq!(never(&with_topic(HALF_TOPIC), deliver), Unrestorable::Forbidden);
+        assert_eq!(never(&with_topic(SCHEDULE_TOPIC), deliver), Unrestorable::Forbidden);
+        assert_eq!(never(&with_topic(&"t".repeat(128)), deliver), Unrestorable::TooLong);
+        assert_eq!(never(&REAL, RealQueue::Deleted), Unrestorable::Deleted);
+    }
+
+    #[test]
+    fn another_record_at_the_entry_s_place_is_not_restored() {
+        let other_topic = MessageDraft { topic: Topic::from("orders"), ..waiting(&REAL) };
+        let other_queue = MessageDraft { queue_id: QueueId(0), ..waiting(&REAL) };
+
+        for draft in [other_topic, other_queue] {
+            assert!(matches!(look_at(&draft, 6_000, RealQueue::Deliver(QueueId(0))), Look::Unreadable(_)));
+        }
+    }
+
+    #[test]
+    fn a_damaged_deliver_time_makes_nobody_early() {
+        let record = |field: i64| {
+            let mut bytes = Vec::new();
+            encode(&waiting(&REAL), &mut bytes).unwrap();
+            let place = Place { stored_at: Timestamp(1_000), prepared_offset: field, ..Place::default() };
+            patch(&mut bytes, &place);
+            bytes
+        };
+        let due = |field: i64, tag_code| {
+            deliver_at(&RecordView::parse(&record(field)).unwrap(), tag_code, Duration::from_secs(5))
+        };
+        let ours = |ms| Stamp::waiting(Generation(1), Timestamp(ms)).to_field();
+
+        assert_eq!(due(ours(3_000), Some(1)), Timestamp(3_000), "the record counts, not the entry");
+        assert_eq!(due(ours(999), None), Timestamp(6_000));
+        assert_eq!(due(ours(6_001), None), Timestamp(6_000));
+        assert_eq!(due(0, Some(900_000)), Timestamp(900_000), "the entry of what Apache wrote is believed");
+        assert_eq!(due(0, Some(12)), Timestamp(6_000));
+        assert_eq!(due(0, None), Timestamp(6_000));
+        assert_eq!(due(-1, None), Timestamp(6_000));
+    }
+}

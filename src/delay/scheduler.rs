@@ -1,0 +1,727 @@
+//! The scheduler without its thread: told what was dispatched and what time it is, it restores what is due.
+//!
+//! [`Scheduler::dispatched`] folds the log into [`Progress`]; [`Scheduler::tick`] restores one batch of one run. A batch is read, verified and
+//! built outside of every lock, then appended; the cursor of its run moves just before the append, and back if that fails. Progress itself
+//! moves only when the restored records come back through dispatch.
+//!
+//! Of the runs that are due, the one that was served the fewest bytes comes next: a backlog of one level never starves another that is on
+//! time. A run whose batch cannot be appended pauses, longer with each failure, and goes on at the same record; the others go on meanwhile. A
+//! record that cannot be read is set aside, tried again for a while, and then parked.
+//!
+//! There is one lock, around the state. It is never held across a call into the store, into [`RealTopics`], or while a record is built.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    DelayLevel, DelayOptions, RealTopics,
+    delay_offset::{DELAY_OFFSET_FILE, DelayOffset, VERSION_STEP},
+    entries::{self, Entries, end_of},
+    park::marker,
+    progress::{LevelProgress, Pause, Progress, Taken, Waiting},
+    restore::{DelayProperties, Look, Source, TopicNames, Unrestorable, deliver_at, look},
+    stamp::{Generation, Stamp},
+};
+use crate::{
+    model::{MessageDraft, PhysicalOffset, SCHEDULE_TOPIC, Timestamp, names},
+    record::{Record, RecordView},
+    store::{AppendError, Appended, Dispatched, Loaded, MessageStore, StoreHandle},
+};
+
+/// Most records of a batch. A batch is bounded so that it holds the append lock for about a millisecond at most.
+pub const BATCH_RECORDS_MAX: usize = 512;
+/// Most bytes of waiting records in a batch, besides its first record.
+pub const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes that may be written, but not dispatched (under SYNC_FLUSH: not synced) before the scheduler waits.
+pub const AHEAD_BYTES_MAX: u64 = 64 << 20;
+/// The first pause after a failure.
+pub const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause after a failure.
+pub const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// The scheduler; see the module.
+pub(super) struct Scheduler {
+    pub(super) options: DelayOptions,
+    topics: Arc<dyn RealTopics>,
+    handle: OnceLock<StoreHandle>,
+    state: Mutex<State>,
+    /// Belongs to the tick in hand.
+    names: Mutex<TopicNames>,
+}
+
+#[derive(Default)]
+struct State {
+    progress: Progress,
+    /// How far Apache RocketMQ delivered each level, where nothing better is known.
+    believed: BTreeMap<DelayLevel, u64>,
+    sleep: Sleep,
+    /// Somebody should wake the sleeping driver at the end of this round.
+    wake: bool,
+    /// The scheduler waits until dispatch has caught up.
+    blocked: bool,
+    /// What the run that was served last had been served before: a run that was idle starts from here.
+    served_floor: u64,
+    counts: Counts,
+    level_counts: BTreeMap<DelayLevel, LevelCounts>,
+    exported: DelayOffset,
+    version: Version,
+}
+
+/// What the driver does.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    #[default]
+    Awake,
+    /// Until this deadline; for ever without one.
+    Until(Option<Timestamp>),
+}
+
+#[derive(Debug, Default)]
+struct Version {
+    base: u64,
+    delivered: u64,
+}
+
+/// What happened since the start.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Entries that a restored record skipped: they are restored again.
+    pub(super) skipped: u64,
+    /// Restored records that named an entry that does not wait.
+    pub(super) not_waiting: u64,
+    /// Appends that failed.
+    pub(super) append_failures: u64,
+    /// Reads of a waiting record that failed.
+    pub(super) read_failures: u64,
+}
+
+/// What happened to one level since the start.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LevelCounts {
+    pub(super) restored: u64,
+    pub(super) parked: u64,
+    /// From the deliver time to the store time of the restored record.
+    pub(super) late_total: Duration,
+    pub(super) late_max: Duration,
+}
+
+/// One level, as tools see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LevelView {
+    pub(super) level: DelayLevel,
+    pub(super) pending: u64,
+    pub(super) pending_bytes: u64,
+    pub(super) undelivered_from: u64,
+    pub(super) max: u64,
+    pub(super) next_deadline: Option<Timestamp>,
+    pub(super) paused: u64,
+    pub(super) counts: LevelCounts,
+}
+
+/// What a [`Scheduler::tick`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tick {
+    /// Messages restored.
+    pub restored: usize,
+    /// Messages parked.
+    pub parked: usize,
+    /// When there is something to do next; not later than now if there is more to do at once. `None` if nothing waits, or if dispatch must
+    /// catch up first.
+    pub next_deadline: Option<Timestamp>,
+    /// The store takes no more appends: there will be nothing to do any more.
+    pub closed: bool,
+}
+
+/// A batch to build: where, and what is known.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    level: DelayLevel,
+    generation: Generation,
+    cursor: u64,
+    to: u64,
+    longest: Duration,
+    pause: Option<Pause>,
+    aside: bool,
+    alone: bool,
+    refused: bool,
+}
+
+/// Restored records and markers, ready to append.
+#[derive(Default)]
+struct Batch {
+    drafts: Vec<MessageDraft>,
+    /// For each draft when it was due, and whether it is a marker.
+    origins: Vec<(Timestamp, bool)>,
+    bytes: u64,
+    end: u64,
+}
+
+/// Why a batch ended.
+#[derive(Debug, Clone, Copy)]
+enum BatchEnd {
+    /// It is full, or the run is at its end; or it must be looked at again what comes next.
+    Full,
+    /// The next record is due then.
+    NotDue(Timestamp),
+    /// The first record cannot be read; the entries' places.
+    Unreadable(PhysicalOffset, PhysicalOffset),
+    /// The queue does not have the entries that it should have.
+    NoEntries,
+}
+
+impl Scheduler {
+    pub(super) fn new(options: DelayOptions, topics: Arc<dyn RealTopics>) -> Self {
+        Self { options, topics, handle: OnceLock::new(), state: Mutex::default(), names: Mutex::default() }
+    }
+
+    pub(super) fn attach(&self, handle: StoreHandle) {
+        if self.handle.set(handle).is_err() {
+            tracing::warn!("the level scheduler is attached to a store already");
+        }
+    }
+
+    /// The store, as long as it lives.
+    pub(super) fn store(&self) -> Option<Arc<MessageStore>> {
+        self.handle.get().and_then(StoreHandle::store)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // The fold.
+
+    /// Begins from the state of a checkpoint, or from nothing; whether the state could be read.
+    pub(super) fn recover(&self, state: Option<&[u8]>) -> bool {
+        let progress = match state {
+            None => Some(Progress::default()),
+            Some(state) => Progress::from_state(state),
+        };
+        let Some(progress) = progress else {
+            tracing::warn!("the delay progress in the checkpoint cannot be read");
+            return false;
+        };
+        let file = self.store().map_or_else(DelayOffset::default, |store| load_delay_offset(&store));
+        let mut recovered = State {
+            progress,
+            version: Version { base: file.counter, delivered: 0 },
+            exported: file.clone(),
+            ..State::default()
+        };
+        if state.is_none() {
+            recovered.believed = file.offsets;
+        }
+        *self.state() = recovered;
+        true
+    }
+
+    /// The last generation of each level and its duration.
+    pub(super) fn generations(&self) -> Vec<(DelayLevel, Generation, Duration)> {
+        self.state().progress.generations().collect()
+    }
+
+    /// Takes note of a record. Says of a waiting record which level, generation and duration it has.
+    pub(super) fn dispatched(
+        &self,
+        dispatched: &Dispatched<'_>,
+        entries: &mut Entries,
+    ) -> Option<(DelayLevel, Generation, Duration)> {
+        let record = dispatched.record;
+        if record.topic() == SCHEDULE_TOPIC {
+            return record.sys_flag().is_queued().then(|| self.waits(dispatched, entries));
+        }
+        if record.prepared_offset() > 0 {
+            self.restored(dispatched, entries);
+        }
+        None
+    }
+
+    fn waits(&self, dispatched: &Dispatched<'_>, entries: &mut Entries) -> (DelayLevel, Generation, Duration) {
+        let record = dispatched.record;
+        let level = DelayLevel::of_queue(record.queue_id());
+        let stamp = Stamp::from_field(record.prepared_offset());
+        let queue_offset = record.queue_offset().0;
+        let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
+
+        let mut state = self.state();
+        let mut longest = state.progress.longest(level, &self.options.levels);
+        let believed = state.believed.get(&level).copied().unwrap_or(0);
+        let progress = state.progress.levels.entry(level).or_default();
+        if progress.begins(stamp.generation) {
+            longest = longest.max(duration);
+        }
+        if queue_offset < progress.next {
+            let dropped = progress.cut(queue_offset);
+            entries.forget(level);
+            tracing::warn!(delay_level = %level, queue_offset, dropped, "the queue of a delay level begins anew");
+        }
+        if stamp.generation == Generation::APACHE && dispatched.replay && queue_offset < believed {
+            progress.pass(queue_offset);
+            return (level, stamp.generation, duration);
+        }
+        let due = (stamp.generation != Generation::APACHE).then(|| deliver_at(record, None, longest));
+        let is_head = progress.add(&Waiting {
+            queue_offset,
+            position: dispatched.position,
+            bytes: record.total_bytes(),
+            generation: stamp.generation,
+            duration,
+            due,
+        });
+        if is_head && let Sleep::Until(until) = state.sleep {
+            // Without a due time the record must be looked at together with its entry, now.
+            state.wake |= until.is_none_or(|until| due.is_none_or(|due| due < until));
+        }
+        (level, stamp.generation, duration)
+    }
+
+    /// A record whose field may be an origin. It counts only if it names an entry that waits.
+    fn restored(&self, dispatched: &Dispatched<'_>, entries: &mut Entries) {
+        let Some((level, generation, end)) = origin_of(dispatched) else { return };
+        let Some(store) = self.store() else { return };
+        let ranges = || {
+            let state = self.state();
+            let runs = state.progress.levels.get(&level).map_or(&[][..], |level| &level.runs);
+            let ranges = runs.iter().rev().filter(|run| run.generation == generation).map(|run| run.from..run.to);
+            ranges.collect::<Vec<_>>()
+        };
+        let ranges = ranges();
+        let in_order = ranges.first().and_then(|range| {
+            let entry = entries.at(&store, level, range.start)?;
+            (end_of(&entry) == end).then_some((range.start, entry))
+        });
+        let found =
+            in_order.or_else(|| ranges.iter().find_map(|range| Entries::ending_at(&store, level, range.clone(), end)));
+        let Some((queue_offset, entry)) = found else {
+            self.state().counts.not_waiting += 1;
+            return;
+        };
+        let is_last = ranges.iter().any(|range| range.end == queue_offset + 1);
+        let next = if is_last { None } else { entries.at(&store, level, queue_offset + 1) };
+        let next_position = next.map_or(end, |next| next.position);
+
+        let mut state = self.state();
+        let Some(progress) = state.progress.levels.get_mut(&level) else { return };
+        let taken = progress.take(queue_offset, entry.bytes, next_position);
+        match taken {
+            Taken::InOrder => {}
+            Taken::Skipping(skipped) => {
+                state.counts.skipped += skipped;
+                tracing::warn!(
+                    delay_level = %level,
+                    queue_offset,
+                    skipped,
+                    physical_offset = dispatched.position.0,
+                    "restored records are missing before this one; their messages are restored again"
+                );
+            }
+            Taken::NotWaiting | Taken::TooManyRuns => state.counts.not_waiting += 1,
+        }
+        if !dispatched.replay {
+            state.version.delivered += 1;
+        }
+    }
+
+    /// Ends a round of dispatch; whether the sleeping driver must be woken.
+    pub(super) fn round_ended(&self) -> bool {
+        let mut state = self.state();
+        mem::take(&mut state.wake) | mem::take(&mut state.blocked)
+    }
+
+    /// The tag code of a waiting record's queue entry: its deliver time.
+    pub(super) fn tag_code(&self, record: &RecordView<'_>, existing: Option<i64>) -> Option<i64> {
+        if record.topic() != SCHEDULE_TOPIC {
+            return None;
+        }
+        if let Some(said) = Stamp::from_field(record.prepared_offset()).deliver_at() {
+            return Some(said.0);
+        }
+        let level = DelayLevel::of_queue(record.queue_id());
+        let longest = self.state().progress.longest(level, &self.options.levels);
+        Some(deliver_at(record, existing, longest).0)
+    }
+
+    /// The oldest record that waits.
+    pub(super) fn pinned_from(&self) -> Option<PhysicalOffset> {
+        self.state().progress.oldest_position()
+    }
+
+    /// The state for the checkpoint; [`Scheduler::export`] writes what belongs to it.
+    pub(super) fn to_state(&self) -> Vec<u8> {
+        let now = self.store().map(|store| store.now());
+        let mut state = self.state();
+        state.exported = state.delay_offset(now);
+        state.progress.to_state()
+    }
+
+    /// Writes `delayOffset.json` as of the last checkpoint.
+    ///
+    /// # Errors
+    /// As the directory gives them.
+    pub(super) fn export(&self) -> std::io::Result<()> {
+        let Some(store) = self.store() else { return Ok(()) };
+        let file = self.state().exported.clone();
+        let state_file = store.state_file(DELAY_OFFSET_FILE);
+        let unchanged = matches!(state_file.load(DelayOffset::parse), Loaded::Main(before) if before == file);
+        if unchanged || file.offsets.is_empty() { Ok(()) } else { state_file.save(&file.to_pretty()) }
+    }
+
+    // The work.
+
+    /// When there is something to do next; a time in the past if it must be looked at.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        self.state().next_deadline()
+    }
+
+    /// Says until when the driver sleeps: from now on an earlier deadline wakes it. `None` if there is something to do at `now`.
+    pub(super) fn fall_asleep(&self, now: Timestamp) -> Option<Option<Timestamp>> {
+        let mut state = self.state();
+        let until = if state.blocked { None } else { state.next_deadline() };
+        if until.is_some_and(|until| until <= now) {
+            return None;
+        }
+        state.wake = false;
+        state.sleep = Sleep::Until(until);
+        Some(until)
+    }
+
+    /// The driver sleeps no more.
+    pub(super) fn wake_up(&self) {
+        self.state().sleep = Sleep::Awake;
+    }
+
+    /// Restores one batch of one run, if one is due at `now`, which must not be later than the store's own time.
+    ///
+    /// # Panics
+    /// If the store's time fell: a message would be early.
+    pub(super) fn tick(&self, now: Timestamp) -> Tick {
+        let Some(store) = self.store() else { return Tick { closed: true, ..Tick::default() } };
+        let mut tick = Tick::default();
+        let job = self.state().pick(now, &self.options);
+        if let Some(job) = job {
+            if self.is_too_far_ahead(&store) {
+                return tick;
+            }
+            let mut names = mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
+            let (batch, end) = self.build(&store, &job, now, &mut names);
+            *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+            self.append(&job, &batch, end, now, &mut tick);
+        }
+        tick.next_deadline = self.next_deadline();
+        tick
+    }
+
+    /// Whether dispatch must catch up first. If so, the end of its next round wakes the driver.
+    fn is_too_far_ahead(&self, store: &MessageStore) -> bool {
+        self.state().blocked = true;
+        let unsynced = if store.waits_for_sync() { store.log_range().1.since(store.durable()) } else { 0 };
+        let ahead = unsynced + store.dispatch_behind_bytes();
+        let blocked = ahead > AHEAD_BYTES_MAX;
+        self.state().blocked = blocked;
+        blocked
+    }
+
+    /// Reads, verifies and builds a batch.
+    fn build(&self, store: &MessageStore, job: &Job, now: Timestamp, names: &mut TopicNames) -> (Batch, BatchEnd) {
+        let mut batch = Batch { end: job.cursor, ..Batch::default() };
+        let records_max = if job.alone { 1 } else { BATCH_RECORDS_MAX };
+        while batch.end < job.to && batch.drafts.len() < records_max && batch.bytes < BATCH_BYTES_MAX {
+            let left = usize::try_from(job.to - batch.end).unwrap_or(usize::MAX);
+            let entries = entries::read(store, job.level, batch.end, left.min(records_max - batch.drafts.len()));
+            if entries.is_empty() {
+                return (batch, BatchEnd::NoEntries);
+            }
+            for entry in entries {
+                let source = Source {
+                    level: job.level,
+                    generation: job.generation,
+                    queue_offset: batch.end,
+                    entry,
+                    longest: job.longest,
+                };
+                let record = store.record_at(entry.position);
+                let looked = if job.refused {
+                    Look::Never(Unrestorable::Refused, now)
+                } else {
+                    let looked = || look(&source, record.as_ref(), now, &*self.topics, names);
+                    catch_unwind(AssertUnwindSafe(looked)).unwrap_or(Look::Never(Unrestorable::Panicked, now))
+                };
+                let (draft, due, parked) = match looked {
+                    Look::NotDue(due) => return (batch, BatchEnd::NotDue(due)),
+                    Look::Restored(draft, due) => (draft, due, false),
+                    Look::Never(reason, due) => (self.park(&source, record.as_ref(), reason, now), due, true),
+                    Look::Unreadable(reason) => {
+                        let hint = Timestamp(entry.tag_code);
+                        if !batch.drafts.is_empty() {
+                            return (batch, BatchEnd::Full);
+                        } else if hint > now && hint <= now.plus(job.longest) {
+                            return (batch, BatchEnd::NotDue(hint));
+                        } else if !job.gives_up(now, self.options.park_after) {
+                            let next = entries::read(store, job.level, batch.end + 1, 1);
+                            let next = next.first().map_or(end_of(&entry), |next| next.position);
+                            if job.pause.is_none() {
+                                tracing::warn!(
+                                    delay_level = %job.level,
+                                    queue_offset = batch.end,
+                                    physical_offset = entry.position.0,
+                                    reason,
+                                    "cannot read a waiting message; trying again"
+                                );
+                            }
+                            return (batch, BatchEnd::Unreadable(entry.position, next));
+                        }
+                        (self.park(&source, None, Unrestorable::Unreadable, now), now, true)
+                    }
+                };
+                batch.drafts.push(draft);
+                batch.origins.push((due, parked));
+                batch.bytes += u64::from(entry.bytes);
+                batch.end += 1;
+                if batch.bytes >= BATCH_BYTES_MAX {
+                    break;
+                }
+            }
+        }
+        (batch, BatchEnd::Full)
+    }
+
+    fn park(&self, source: &Source, record: Option<&Record>, reason: Unrestorable, now: Timestamp) -> MessageDraft {
+        let marked = catch_unwind(AssertUnwindSafe(|| marker(source, record, reason, now)));
+        let marked = marked.unwrap_or_else(|_| marker(source, None, reason, now));
+        tracing::error!(
+            delay_level = %source.level,
+            queue_offset = source.queue_offset,
+            physical_offset = source.entry.position.0,
+            topic = marked.properties.get(names::REAL_TOPIC),
+            unique_key = marked.properties.get(names::UNIQ_KEY),
+            %reason,
+            "a message cannot be restored and is parked"
+        );
+        marked
+    }
+
+    /// Appends a batch and moves the cursor of its run.
+    fn append(&self, job: &Job, batch: &Batch, end: BatchEnd, now: Timestamp, tick: &mut Tick) {
+        if batch.drafts.is_empty() {
+            let mut state = self.state();
+            match end {
+                BatchEnd::Full => {}
+                BatchEnd::NotDue(due) => state.wait(job, due),
+                BatchEnd::Unreadable(position, next_position) => {
+                    state.counts.read_failures += 1;
+                    if let Some(level) = state.progress.levels.get_mut(&job.level) {
+                        level.set_aside(job.cursor, position, next_position);
+                    }
+                    // The time until it is parked begins with the first failed read.
+                    let before = job.pause.filter(|_| job.aside);
+                    state.pause(job, longer(before, now));
+                }
+                BatchEnd::NoEntries => {
+                    state.counts.read_failures += 1;
+                    state.pause(job, longer(job.pause, now));
+                }
+            }
+            return;
+        }
+        let head = if let BatchEnd::NotDue(due) = end { Some(due) } else { None };
+        self.state().advance(job, batch, head);
+        let appended = match self.handle.get() {
+            Some(handle) => handle.append(&batch.drafts),
+            None => Err(AppendError::Closed),
+        };
+        let mut state = self.state();
+        match appended {
+            Ok(appended) => state.count(job.level, batch, &appended, tick),
+            Err(error) => {
+                tick.closed = matches!(error, AppendError::Closed | AppendError::Failed { .. });
+                state.counts.append_failures += 1;
+                let refused = matches!(
+                    error,
+                    AppendError::Record(_) | AppendError::BodyTooLarge { .. } | AppendError::Refused(_)
+                );
+                state.rewind(job, batch, refused, now);
+                drop(state);
+                if job.pause.is_none() && !tick.closed {
+                    tracing::error!(
+                        delay_level = %job.level,
+                        queue_offset = job.cursor,
+                        error = &error as &dyn std::error::Error,
+                        "cannot append restored messages; the level pauses"
+                    );
+                }
+            }
+        }
+    }
+
+    // What tools see.
+
+    /// Every level that the table has or that was ever used.
+    pub(super) fn level_views(&self) -> Vec<LevelView> {
+        let state = self.state();
+        let nothing = LevelProgress::default();
+        let mut levels: Vec<DelayLevel> = self.options.levels.iter().map(|(level, _)| level).collect();
+        levels.extend(state.progress.levels.keys().filter(|level| **level > self.options.levels.max()));
+        let views = levels.into_iter().map(|level| {
+            let progress = state.progress.levels.get(&level).unwrap_or(&nothing);
+            LevelView {
+                level,
+                pending: progress.pending(),
+                pending_bytes: progress.pending_bytes,
+                undelivered_from: progress.undelivered_from(),
+                max: progress.next,
+                next_deadline: progress.runs.iter().filter_map(super::progress::Run::due).min(),
+                paused: progress.runs.iter().filter(|run| run.stand.pause.is_some()).count() as u64,
+                counts: state.level_counts.get(&level).copied().unwrap_or_default(),
+            }
+        });
+        views.collect()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.state().counts
+    }
+
+    /// What code 45 answers with: the table of `delayOffset.json` as it is now, in one line.
+    pub(super) fn delay_offset_compact(&self) -> String {
+        let now = self.store().map(|store| store.now());
+        self.state().delay_offset(now).to_compact()
+    }
+}
+
+impl State {
+    fn next_deadline(&self) -> Option<Timestamp> {
+        self.progress.levels.values().flat_map(|level| &level.runs).filter_map(super::progress::Run::due).min()
+    }
+
+    /// The due run that was served the fewest bytes.
+    fn pick(&mut self, now: Timestamp, options: &DelayOptions) -> Option<Job> {
+        let floor = self.served_floor;
+        let due = self.progress.levels.iter_mut().flat_map(|(level, progress)| {
+            progress.runs.iter_mut().filter(|run| run.due().is_some_and(|due| due <= now)).map(move |run| (*level, run))
+        });
+        let (level, run) = due.min_by_key(|(_, run)| run.stand.served.max(floor))?;
+        run.stand.served = run.stand.served.max(floor);
+        self.served_floor = run.stand.served;
+        let (generation, to, stand) = (run.generation, run.to, run.stand.clone());
+        Some(Job {
+            level,
+            generation,
+            cursor: stand.cursor,
+            to,
+            longest: self.progress.longest(level, &options.levels),
+            pause: stand.pause,
+            aside: stand.aside,
+            alone: stand.alone,
+            refused: stand.refused,
+        })
+    }
+
+    /// The run in which a queue offset waits.
+    fn run_mut(&mut self, level: DelayLevel, queue_offset: u64) -> Option<&mut super::progress::Run> {
+        let level = self.progress.levels.get_mut(&level)?;
+        let index = level.run_at(queue_offset)?;
+        level.runs.get_mut(index)
+    }
+
+    fn wait(&mut self, job: &Job, due: Timestamp) {
+        if let Some(run) = self.run_mut(job.level, job.cursor) {
+            run.stand.head = Some(due);
+        }
+    }
+
+    fn pause(&mut self, job: &Job, pause: Pause) {
+        if let Some(run) = self.run_mut(job.level, job.cursor) {
+            run.stand.pause = Some(pause);
+        }
+    }
+
+    fn advance(&mut self, job: &Job, batch: &Batch, head: Option<Timestamp>) {
+        if let Some(run) = self.run_mut(job.level, job.cursor) {
+            let stand = &mut run.stand;
+            stand.cursor = batch.end;
+            stand.head = head;
+            stand.pause = None;
+            stand.aside = false;
+            stand.alone = false;
+            stand.refused = false;
+            stand.served += batch.bytes;
+        }
+    }
+
+    /// Takes back [`State::advance`]: nothing was stored.
+    fn rewind(&mut self, job: &Job, batch: &Batch, refused: bool, now: Timestamp) {
+        if let Some(run) = self.run_mut(job.level, job.cursor) {
+            let stand = &mut run.stand;
+            stand.cursor = job.cursor;
+            stand.head = batch.origins.first().map(|(due, _)| *due);
+            // A batch refused for what is in it is tried again record by record; a single record is parked.
+            stand.alone = refused || job.alone;
+            stand.refused = job.refused || (refused && batch.drafts.len() == 1);
+            stand.pause = Some(longer(job.pause, now));
+            stand.aside = job.aside;
+        }
+    }
+
+    fn count(&mut self, level: DelayLevel, batch: &Batch, appended: &[Appended], tick: &mut Tick) {
+        let counts = self.level_counts.entry(level).or_default();
+        for (appended, (due, parked)) in appended.iter().zip(&batch.origins) {
+            if *parked {
+                counts.parked += 1;
+                tick.parked += 1;
+                continue;
+            }
+            assert!(appended.stored_at >= *due, "store time never falls, so that nobody is early");
+            let late = appended.stored_at.since(*due);
+            counts.restored += 1;
+            tick.restored += 1;
+            counts.late_total += late;
+            counts.late_max = counts.late_max.max(late);
+        }
+    }
+
+    fn delay_offset(&self, now: Option<Timestamp>) -> DelayOffset {
+        let counter = self.version.base + self.version.delivered / VERSION_STEP;
+        let is_new = counter != self.exported.counter || self.exported.timestamp == Timestamp::EPOCH;
+        let timestamp = now.filter(|_| is_new).unwrap_or(self.exported.timestamp);
+        let levels = self.progress.levels.iter();
+        DelayOffset { counter, timestamp, offsets: levels.map(|(level, at)| (*level, at.undelivered_from())).collect() }
+    }
+}
+
+impl Job {
+    /// Whether a record that cannot be read was tried for long enough.
+    fn gives_up(&self, now: Timestamp, park_after: Duration) -> bool {
+        self.aside && self.pause.is_some_and(|pause| now.since(pause.since) >= park_after)
+    }
+}
+
+/// Level, generation and end of the waiting record, if a record is the restored form of one, or its marker.
+fn origin_of(dispatched: &Dispatched<'_>) -> Option<(DelayLevel, Generation, PhysicalOffset)> {
+    let stamp = Stamp::from_field(dispatched.record.prepared_offset());
+    let end = stamp.end().filter(|end| *end <= dispatched.position)?;
+    let properties = DelayProperties::of(dispatched.record.properties());
+    properties.real_topic.and(properties.real_queue)?;
+    Some((properties.level?, stamp.generation, end))
+}
+
+fn longer(before: Option<Pause>, now: Timestamp) -> Pause {
+    let failures = before.map_or(1, |pause| pause.failures.saturating_add(1));
+    let length = PAUSE_MIN.saturating_mul(1 << (failures - 1).min(16)).min(PAUSE_MAX);
+    Pause { until: now.plus(length), since: before.map_or(now, |pause| pause.since), failures }
+}
+
+fn load_delay_offset(store: &MessageStore) -> DelayOffset {
+    match store.state_file(DELAY_OFFSET_FILE).load(DelayOffset::parse) {
+        Loaded::Main(file) | Loaded::Backup(file) => file,
+        Loaded::Absent => DelayOffset::default(),
+        Loaded::Unreadable(reason) => {
+            tracing::warn!(reason, "delayOffset.json cannot be read; what Apache RocketMQ delivered is not known");
+            DelayOffset::default()
+        }
+    }
+}

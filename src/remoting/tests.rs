@@ -61,7 +61,7 @@ impl Handler for TestHandler {
         self.handled.fetch_add(1, Ordering::Relaxed);
         self.unsent_max.fetch_max(connection.unsent_bytes(), Ordering::Relaxed);
         match request.code {
-            ECHO => responder.reply(request.reply(0).with_ext(request.ext.clone()).with_body(request.body)),
+            ECHO => responder.reply(Command::response(0).with_ext(request.ext).with_body(request.body)),
             PANIC => panic!("a test wants this"),
             HOLD => {
                 self.held.lock().unwrap().push_back(responder);
@@ -518,8 +518,13 @@ async fn shutdown_lets_what_is_in_flight_be_answered() {
     let mut peer = RawPeer::connect(&server).await;
     peer.write(&encoded(&request(HOLD, 1))).await;
     handler.held(1).await;
-    // Polled after `shutdown`, which has told the connections by then.
-    let answer = async { handler.release().reply(Command::response(0)) };
+    let answer = async {
+        // Polled after `shutdown`, which has told the connection; now its task sees it.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        handler.release().reply(Command::response(0));
+    };
     let (cut_off, ()) = tokio::join!(server.shutdown(LONG), answer);
     assert_eq!(cut_off, 0);
     assert_eq!(peer.read().await.unwrap().opaque, 1);

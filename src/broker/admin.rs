@@ -396,8 +396,7 @@ pub(super) fn runtime_info(broker: &Broker) -> Answer {
     put("remainTransientStoreBufferNumbs", "0".into());
     put("dispatchMaxBuffer", "0".into());
     put("pageCacheLockTimeMills", "0".into());
-    let earliest = blocking(|| store.record_at(oldest))
-        .and_then(|record| crate::record::RecordView::parse(&record).ok().map(|view| view.stored_at().0));
+    let earliest = blocking(|| store.record_at(oldest)).map(|record| record.view().stored_at().0);
     put("earliestMessageTimeStamp", earliest.unwrap_or(-1).to_string());
     if let Ok(space) = blocking(|| env.directory.space()) {
         #[allow(clippy::cast_precision_loss, reason = "percent of a disk")]

@@ -46,7 +46,9 @@ impl From<AppendError> for Failure {
                 RefusalKind::NotPermitted => ResponseCode::NO_PERMISSION,
                 RefusalKind::NotSupported => ResponseCode::SYSTEM_ERROR,
             },
-            AppendError::Record(_) | AppendError::BodyTooLarge { .. } => ResponseCode::MESSAGE_ILLEGAL,
+            AppendError::Record(_) | AppendError::BodyTooLarge { .. } | AppendError::BatchTooLarge { .. } => {
+                ResponseCode::MESSAGE_ILLEGAL
+            }
             AppendError::Io(_) => ResponseCode::SYSTEM_ERROR,
             AppendError::DiskFull { .. } | AppendError::Closed | AppendError::Failed { .. } => {
                 ResponseCode::SERVICE_NOT_AVAILABLE

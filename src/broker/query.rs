@@ -105,7 +105,7 @@ pub(super) fn view_message(broker: &Broker, request: &Command) -> Answer {
     let header = ViewMessageHeader::decode(&request.ext)?;
     let position = u64::try_from(header.offset).ok().map(PhysicalOffset);
     match position.and_then(|position| blocking(|| broker.store.record_at(position))) {
-        Some(record) => Ok(success().with_body(record)),
+        Some(record) => Ok(success().with_body(record.bytes().clone())),
         None => {
             let remark = format!("can not find message by the offset, {}", header.offset);
             Err(Failure::new(ResponseCode::SYSTEM_ERROR, remark))

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     model::{PhysicalOffset, QueueId, dlq_topic, names, retry_topic},
     protocol::{Command, ResponseCode, header::SendBackHeader},
-    record::{MessageId, Record},
+    record::MessageId,
     remoting::Responder,
 };
 
@@ -47,8 +47,7 @@ fn store(broker: &Broker, request: &Command) -> Result<Option<PhysicalOffset>, F
     let missing =
         || Failure::new(ResponseCode::SYSTEM_ERROR, format!("look message by offset failed, {}", header.offset));
     let position = PhysicalOffset(u64::try_from(header.offset).map_err(|_| missing())?);
-    let bytes = blocking(|| broker.store.record_at(position)).ok_or_else(missing)?;
-    let record = Record::parse(&bytes).map_err(|_| missing())?;
+    let record = blocking(|| broker.store.record_at(position)).ok_or_else(missing)?;
     let view = record.view();
     let origin = MessageId { store_host: view.store_host(), physical_offset: position }.to_string();
 

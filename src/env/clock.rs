@@ -18,4 +18,9 @@ pub trait Clock: Send + Sync {
 
     /// Which boot [`Clock::since_boot`] counts from.
     fn boot_id(&self) -> BootId;
+
+    /// How many seconds local time is ahead of UTC now; for hours of the day, nothing else.
+    fn utc_offset_seconds(&self) -> i32 {
+        0
+    }
 }

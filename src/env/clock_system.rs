@@ -58,6 +58,10 @@ impl Clock for SystemClock {
     fn boot_id(&self) -> BootId {
         self.boot_id.clone()
     }
+
+    fn utc_offset_seconds(&self) -> i32 {
+        jiff::tz::TimeZone::system().to_offset(jiff::Timestamp::now()).seconds()
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use memmap2::Mmap;
 use rustix::{
     fs::{Advice, FallocateFlags, FlockOperation, fadvise, fallocate, fcntl_lock, statvfs},
-    io::Errno,
+    io::{Errno, retry_on_intr},
 };
 use tracing::warn;
 
@@ -206,7 +206,7 @@ fn extend(file: &fs::File, from: u64, to: u64, allocation: Allocation) -> io::Re
     if to <= from || allocation == Allocation::Sparse {
         return file.set_len(to);
     }
-    match fallocate(file, FallocateFlags::empty(), from, to - from) {
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, to - from)) {
         Ok(()) => Ok(()),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
             warn!(bytes = to - from, "the file system cannot allocate; writing zeros instead, which is slower");
@@ -299,7 +299,8 @@ impl File for FsFile {
         if bytes == 0 {
             return Ok(());
         }
-        match fallocate(&self.file, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, range.start, bytes) {
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| fallocate(&self.file, flags, range.start, bytes)) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&self.file, range),
             Err(error) => Err(error.into()),

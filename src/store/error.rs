@@ -73,6 +73,14 @@ pub enum AppendError {
         /// The limit.
         max: usize,
     },
+    /// The records of a batch do not fit into one segment.
+    #[error("the batch takes {found} bytes of log, more than the {max} that a segment holds")]
+    BatchTooLarge {
+        /// Bytes of its records.
+        found: u64,
+        /// The limit.
+        max: u64,
+    },
     /// The disk is too full to take more.
     #[error("disk full: {remark}")]
     DiskFull {

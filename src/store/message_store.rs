@@ -1,19 +1,72 @@
-//! The store as the broker sees it.
+//! The store as the broker sees it: opening, appending, the steps that its threads repeat, and stopping.
 
-use std::sync::Arc;
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
 
-use super::{AppendError, Figure, Plugin, SettingChange, StateFile, StoreError, StoreOptions};
+use super::{
+    Admission, AdmitContext, AppendError, Figure, FigureValue, FlushPolicy, Plugin, Refusal, RefusalKind,
+    SettingChange, StateFile, StoreError, StoreHandle, StoreOptions,
+    checkpoint::{Checkpoint, CheckpointFiles, LastRecord, RocketmqCheckpoint},
+    commit_log::{CommitLog, Encoded},
+    consume_queues::ConsumeQueues,
+    dispatch::{Dispatcher, first_error},
+    drivers::Drivers,
+    durability::Durability,
+    health::Health,
+    index::Index,
+    recovery,
+    scan::{Found, Located, look, next_sound},
+};
 use crate::{
-    env::Env,
+    env::{Env, Lock},
     model::{MessageDraft, PhysicalOffset, Properties, QueueId, QueueOffset, Timestamp},
 };
+
+/// Most records of one dispatch round.
+const ROUND_RECORDS_MAX: usize = 4096;
+/// The file whose presence says that the last stop was not a clean one.
+pub(super) const ABORT_FILE: &str = "abort";
+/// The file that is locked while a broker runs on the store.
+const LOCK_FILE: &str = "lock";
+/// Smallest segment: the largest record must fit, and beside it this much for properties, topic and the blank.
+const RECORD_OVERHEAD_BYTES_MAX: u64 = 65_536;
 
 /// Keeps messages: commit log, consume queues, index and the plugins attached to them.
 ///
 /// Without threads until [`MessageStore::start`]: a test drives it by [`MessageStore::dispatch_once`] and [`MessageStore::sync_once`].
-pub struct MessageStore {}
+pub struct MessageStore {
+    pub(super) options: StoreOptions,
+    pub(super) env: Env,
+    pub(super) health: Arc<Health>,
+    pub(super) log: CommitLog,
+    pub(super) durability: Durability,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) dispatching: Mutex<Dispatching>,
+    pub(super) dispatched: AtomicU64,
+    pub(super) checkpointed: AtomicU64,
+    pub(super) disk_full: Mutex<Option<String>>,
+    pub(super) damaged_bytes: AtomicU64,
+    pub(super) drivers: Drivers,
+    pub(super) checkpoint_files: CheckpointFiles,
+    checkpointing: Mutex<()>,
+    lock: Mutex<Option<Box<dyn Lock>>>,
+}
+
+/// Where dispatch stands.
+#[derive(Default)]
+pub(super) struct Dispatching {
+    /// Everything before this position is dispatched.
+    pub(super) position: PhysicalOffset,
+    /// The last record dispatched.
+    pub(super) last: Option<LastRecord>,
+}
 
 /// Where a message lies that was appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,87 +79,6 @@ pub struct Appended {
     pub queue_offset: QueueOffset,
     /// Its store time.
     pub stored_at: Timestamp,
-}
-
-/// The offsets of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QueueRange {
-    /// The first message still there.
-    pub min: QueueOffset,
-    /// One behind the last message that can be read.
-    pub max: QueueOffset,
-}
-
-/// What to read from a queue.
-#[derive(Debug, Clone, Copy)]
-pub struct PullQuery<'a> {
-    /// The topic.
-    pub topic: &'a str,
-    /// The queue.
-    pub queue_id: QueueId,
-    /// The first message wanted; signed as it comes from a client.
-    pub offset: i64,
-    /// Most records.
-    pub count_max: usize,
-    /// Most bytes, besides the first record.
-    pub bytes_max: usize,
-}
-
-/// How a pull went. Names as in RocketMQ's `GetMessageStatus`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullStatus {
-    /// There are records.
-    Found,
-    /// Entries were scanned; none passed the filter.
-    NoMatchedMessage,
-    /// The records were deleted; go on at the next offset.
-    MessageWasRemoving,
-    /// There is no such queue.
-    NoMatchedLogicQueue,
-    /// The queue never held a message.
-    NoMessageInQueue,
-    /// The offset lies before the first message.
-    OffsetTooSmall,
-    /// The offset is the one that the next message will get.
-    OffsetOverflowOne,
-    /// The offset lies further behind the last message.
-    OffsetOverflowBadly,
-}
-
-/// What a pull found.
-#[derive(Debug, Clone)]
-pub struct Pulled {
-    /// How it went.
-    pub status: PullStatus,
-    /// Where to go on.
-    pub next_offset: i64,
-    /// The queue's offsets.
-    pub range: QueueRange,
-    /// Records as they lie in the log; neighbours may share one slice.
-    pub records: Vec<Bytes>,
-    /// How many records.
-    pub count: usize,
-}
-
-/// What a query by key found.
-#[derive(Debug, Clone, Default)]
-pub struct Queried {
-    /// The records, each whole, newest first.
-    pub records: Vec<Bytes>,
-    /// End time of the newest index file.
-    pub index_updated_at: Timestamp,
-    /// End position of the newest index file.
-    pub index_updated_to: PhysicalOffset,
-}
-
-/// Which end of a run of equal times a search by time wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Boundary {
-    /// The first message stored at or after the time.
-    #[default]
-    Lower,
-    /// The last message stored at or before the time.
-    Upper,
 }
 
 /// Told when messages can be read.
@@ -124,8 +96,57 @@ impl MessageStore {
     /// # Errors
     /// See [`StoreError`].
     pub fn open(options: StoreOptions, env: Env, plugins: Vec<Arc<dyn Plugin>>) -> Result<Arc<Self>, StoreError> {
-        let _ = (options, env, plugins);
-        todo!()
+        check_options(&options)?;
+        let directory = &env.directory;
+        let io = |action, path: &Path| {
+            let path = directory.display(path);
+            move |source| StoreError::Io { action, path, source }
+        };
+        for folder in [
+            Path::new(""),
+            &options.commit_log_folder,
+            Path::new("consumequeue"),
+            Path::new("index"),
+            Path::new("config"),
+        ] {
+            directory.create_folder(folder).map_err(io("create", folder))?;
+        }
+        let lock_path = Path::new(LOCK_FILE);
+        let lock = directory.lock(lock_path).map_err(io("lock", lock_path))?;
+        let lock = lock.ok_or_else(|| StoreError::Locked { path: directory.display(lock_path) })?;
+
+        let health = Arc::new(Health::new(env.fatal.clone()));
+        let log = CommitLog::open(env.clone(), &options, health.clone())?;
+        let queues = ConsumeQueues::open(directory.clone(), Path::new("consumequeue"), options.queue_file_bytes)?;
+        let index = if options.index_enabled {
+            Some(Index::open(directory.clone(), Path::new("index"), options.index_slots, options.index_entries)?)
+        } else {
+            None
+        };
+        let store = Arc::new_cyclic(|store| {
+            for plugin in &plugins {
+                plugin.attach(StoreHandle::new(store.clone()));
+            }
+            Self {
+                health,
+                log,
+                durability: Durability::default(),
+                dispatcher: Dispatcher::new(queues, index, plugins),
+                dispatching: Mutex::default(),
+                dispatched: AtomicU64::new(0),
+                checkpointed: AtomicU64::new(0),
+                disk_full: Mutex::new(None),
+                damaged_bytes: AtomicU64::new(0),
+                drivers: Drivers::default(),
+                checkpoint_files: CheckpointFiles::new(env.directory.clone()),
+                checkpointing: Mutex::new(()),
+                lock: Mutex::new(Some(lock)),
+                options,
+                env,
+            }
+        });
+        recovery::recover(&store)?;
+        Ok(store)
     }
 
     /// Starts the threads of the store and its plugins.
@@ -133,24 +154,51 @@ impl MessageStore {
     /// # Errors
     /// See [`StoreError`].
     pub fn start(self: &Arc<Self>) -> Result<(), StoreError> {
-        todo!()
+        self.drivers.start(self)?;
+        for plugin in &self.dispatcher.plugins {
+            plugin.start()?;
+        }
+        Ok(())
     }
 
     /// Stops cleanly: plugins, dispatch, sync, checkpoint, lock. Appends are refused from now on.
     ///
     /// # Errors
-    /// What could not be saved.
+    /// What could not be saved; the next start then recovers as after a kill.
     pub fn stop(&self) -> Result<(), StoreError> {
-        todo!()
+        for plugin in self.dispatcher.plugins.iter().rev() {
+            plugin.stop();
+        }
+        self.health.close();
+        self.drivers.stop();
+        let stopped = self.finish();
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        stopped
+    }
+
+    /// Saves everything, so that the next start has nothing to recover.
+    fn finish(&self) -> Result<(), StoreError> {
+        self.sync_once()?;
+        while self.dispatch_round(u64::MAX)? {}
+        self.checkpoint_once()?;
+        self.log
+            .drop_spare()
+            .map_err(|source| self.io_error("remove the spare segment in", &self.options.commit_log_folder, source))?;
+        let abort = Path::new(ABORT_FILE);
+        let removed = self.env.directory.remove(abort).and_then(|()| self.env.directory.sync_folder(Path::new("")));
+        removed.map_err(|source| self.io_error("remove", abort, source))
     }
 
     /// Appends one message. It is in the log when this returns, but not yet durable: see [`MessageStore::when_durable`].
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was stored then.
-    pub fn append(&self, draft: MessageDraft) -> Result<Appended, AppendError> {
-        let _ = draft;
-        todo!()
+    pub fn append(&self, mut draft: MessageDraft) -> Result<Appended, AppendError> {
+        self.check_disk()?;
+        let mut encoded = Encoded::default();
+        self.admit(&mut draft, None, &mut encoded)?;
+        let appended = self.append_encoded(encoded, true)?;
+        Ok(appended[0])
     }
 
     /// Appends the members of a batch, which share topic and queue, under one lock, in one segment. `envelope` holds the properties of the
@@ -159,113 +207,115 @@ impl MessageStore {
     /// # Errors
     /// See [`AppendError`]; no member was stored then.
     pub fn append_batch(&self, envelope: &Properties, drafts: Vec<MessageDraft>) -> Result<Vec<Appended>, AppendError> {
-        let _ = (envelope, drafts);
-        todo!()
+        self.check_disk()?;
+        let mut encoded = Encoded::default();
+        for mut draft in drafts {
+            self.admit(&mut draft, Some(envelope), &mut encoded)?;
+        }
+        self.append_encoded(encoded, true)
     }
 
     pub(super) fn append_past_plugins(&self, drafts: &[MessageDraft]) -> Result<Vec<Appended>, AppendError> {
-        let _ = drafts;
-        todo!()
+        let mut encoded = Encoded::default();
+        for draft in drafts {
+            encoded.push(draft, None)?;
+        }
+        self.append_encoded(encoded, false)
     }
 
-    /// Whether an answer must wait for durability ([`super::FlushPolicy::Sync`]).
+    /// Checks a client's draft, shows it to the plugins and encodes it.
+    fn admit(
+        &self,
+        draft: &mut MessageDraft,
+        batch: Option<&Properties>,
+        encoded: &mut Encoded,
+    ) -> Result<(), AppendError> {
+        if draft.body.len() > self.options.body_bytes_max {
+            return Err(AppendError::BodyTooLarge { found: draft.body.len(), max: self.options.body_bytes_max });
+        }
+        // Zeros in them could not be told from a page that a power cut took.
+        for (part, text) in [("topic", draft.topic.as_bytes()), ("properties", draft.properties.as_bytes())] {
+            if text.contains(&0) {
+                let remark = format!("the {part} of the message contains a NUL character");
+                return Err(Refusal { kind: RefusalKind::Illegal, remark }.into());
+            }
+        }
+        draft.prepared_offset = 0;
+        let context = AdmitContext { batch, body_bytes_max: self.options.body_bytes_max };
+        let mut mark = None;
+        for (index, plugin) in self.dispatcher.plugins.iter().enumerate() {
+            if let Admission::Marked(by_plugin) = plugin.admit(draft, &context)? {
+                mark = Some((index, by_plugin));
+                break;
+            }
+        }
+        encoded.push(draft, mark)
+    }
+
+    fn append_encoded(&self, encoded: Encoded, together: bool) -> Result<Vec<Appended>, AppendError> {
+        let appended = self.log.append(encoded, &self.dispatcher.plugins, together)?;
+        self.drivers.appended(self);
+        Ok(appended)
+    }
+
+    fn check_disk(&self) -> Result<(), AppendError> {
+        match &*self.disk_full.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(remark) => Err(AppendError::DiskFull { remark: remark.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an answer must wait for durability ([`FlushPolicy::Sync`]).
     pub fn waits_for_sync(&self) -> bool {
-        todo!()
+        self.options.flush_policy == FlushPolicy::Sync
     }
 
     /// Calls back once everything before `end` is durable, at once if it is; asks for a sync. Callbacks run on the syncing thread.
     pub fn when_durable(&self, end: PhysicalOffset, callback: DurableCallback) {
-        let _ = (end, callback);
-        todo!()
+        self.durability.wait(end, callback, &self.health);
+        self.drivers.wake_flusher();
     }
 
     /// Everything before this position is durable.
     pub fn durable(&self) -> PhysicalOffset {
-        todo!()
+        self.durability.durable()
     }
 
     /// The oldest position still there, and the position behind the newest record.
     pub fn log_range(&self) -> (PhysicalOffset, PhysicalOffset) {
-        todo!()
+        (self.log.first(), self.log.written())
+    }
+
+    /// Everything before this position may be shown to others: under SYNC_FLUSH only what is durable.
+    pub(super) fn readable(&self) -> PhysicalOffset {
+        if self.waits_for_sync() { self.durability.durable() } else { self.log.written() }
     }
 
     /// How many bytes of the log are not dispatched yet.
     pub fn dispatch_behind_bytes(&self) -> u64 {
-        todo!()
+        self.readable().since(PhysicalOffset(self.dispatched.load(Ordering::Acquire)))
     }
 
     /// The store's own time: it never falls, whatever the wall clock does.
     pub fn now(&self) -> Timestamp {
-        todo!()
+        self.log.clock().now()
     }
 
     /// What the store was opened with.
     pub fn env(&self) -> &Env {
-        todo!()
+        &self.env
     }
 
     /// The store's options.
     pub fn options(&self) -> &StoreOptions {
-        todo!()
+        &self.options
     }
 
-    /// Reads from a queue what `wants` (asked with each entry's tag code) lets pass.
-    pub fn pull(&self, query: &PullQuery<'_>, wants: &dyn Fn(i64) -> bool) -> Pulled {
-        let _ = (query, wants);
-        todo!()
-    }
-
-    /// The offsets of a queue; `None` if there is no such queue.
-    pub fn queue_range(&self, topic: &str, queue_id: QueueId) -> Option<QueueRange> {
-        let _ = (topic, queue_id);
-        todo!()
-    }
-
-    /// Every queue there is.
-    pub fn queues(&self) -> Vec<(crate::model::Topic, QueueId, QueueRange)> {
-        todo!()
-    }
-
-    /// The entries of a queue from `from` on, at most `count_max`; fewer at the end of the queue or of a file.
-    pub fn queue_entries(
-        &self,
-        topic: &str,
-        queue_id: QueueId,
-        from: QueueOffset,
-        count_max: usize,
-    ) -> Vec<super::QueueEntry> {
-        let _ = (topic, queue_id, from, count_max);
-        todo!()
-    }
-
-    /// The offset of the first message stored at or after `time` (or the last at or before it, see [`Boundary`]), clamped to the queue.
-    pub fn offset_at(&self, topic: &str, queue_id: QueueId, time: Timestamp, boundary: Boundary) -> QueueOffset {
-        let _ = (topic, queue_id, time, boundary);
-        todo!()
-    }
-
-    /// The store time of the message at an offset, if it is there.
-    pub fn stored_at(&self, topic: &str, queue_id: QueueId, offset: QueueOffset) -> Option<Timestamp> {
-        let _ = (topic, queue_id, offset);
-        todo!()
-    }
-
-    /// The record that begins at `position`, checked; `None` if none does.
-    pub fn record_at(&self, position: PhysicalOffset) -> Option<Bytes> {
-        let _ = position;
-        todo!()
-    }
-
-    /// Finds records of a topic by key or unique key, stored in `[begin, end]`, newest first.
-    pub fn query(&self, topic: &str, key: &str, count_max: usize, begin: Timestamp, end: Timestamp) -> Queried {
-        let _ = (topic, key, count_max, begin, end);
-        todo!()
-    }
-
-    /// Who is told when messages can be read. Set once, before [`MessageStore::start`].
+    /// Who is told when messages can be read. Set once, before [`MessageStore::start`]; a second one is ignored.
     pub fn set_arrival_listener(&self, listener: Arc<dyn ArrivalListener>) {
-        let _ = listener;
-        todo!()
+        if self.dispatcher.listener.set(listener).is_err() {
+            tracing::warn!("a second arrival listener is ignored");
+        }
     }
 
     /// Removes the queues of a topic; its records stay in the log until retention. A later message begins at queue offset 0.
@@ -273,36 +323,115 @@ impl MessageStore {
     /// # Errors
     /// As the directory gives them.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
-        let _ = topic;
-        todo!()
+        // No round may be under way, or it would write into a queue that is gone.
+        let _dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
+        self.log.forget_topic(topic);
+        self.dispatcher.queues.delete_topic(topic)
     }
 
     /// A small JSON file of the folder `config`, kept with a `.bak`.
     pub fn state_file(&self, name: &str) -> StateFile {
-        let _ = name;
-        todo!()
+        StateFile::new(self.env.directory.clone(), Path::new("config").join(name))
     }
 
     /// Asks the plugins about a change of a setting; the first that knows the key decides.
     pub fn change_setting(&self, key: &str, value: &str) -> SettingChange {
-        let _ = (key, value);
-        todo!()
+        let answers = self.dispatcher.plugins.iter().map(|plugin| plugin.change_setting(key, value));
+        answers.into_iter().find(|answer| *answer != SettingChange::NotMine).unwrap_or(SettingChange::NotMine)
     }
 
     /// The figures of the store and its plugins.
     pub fn figures(&self) -> Vec<Figure> {
-        todo!()
+        let (first, end) = self.log_range();
+        let number = |name: &str, value: u64| Figure {
+            name: name.into(),
+            labels: Vec::new(),
+            value: FigureValue::Number(value as f64),
+        };
+        let mut figures = vec![
+            number("commitLogMinOffset", first.0),
+            number("commitLogMaxOffset", end.0),
+            number("unsyncedBytes", end.since(self.durable())),
+            number("dispatchBehindBytes", self.dispatch_behind_bytes()),
+            number("damagedBytes", self.damaged_bytes.load(Ordering::Relaxed)),
+            number(
+                "storeTimeAheadOfWallMs",
+                u64::try_from(self.log.clock().ahead_of_wall().as_millis()).unwrap_or(u64::MAX),
+            ),
+        ];
+        figures.extend(self.dispatcher.plugins.iter().flat_map(|plugin| plugin.figures()));
+        figures
     }
 
     /// Why the store takes no messages now (disk full, failed, stopped); `None` if it does.
     pub fn not_writable(&self) -> Option<AppendError> {
-        todo!()
+        self.health.check().and_then(|()| self.check_disk()).err()
     }
 
-    /// Dispatches records up to the readable position, at most `bytes_max` bytes of log; says whether there is more.
+    /// Dispatches records up to the readable position, about `bytes_max` bytes of log; says whether there is more.
     pub fn dispatch_once(&self, bytes_max: u64) -> bool {
-        let _ = bytes_max;
-        todo!()
+        self.dispatch_round(bytes_max).unwrap_or_else(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot dispatch; trying again");
+            false
+        })
+    }
+
+    /// One round of dispatch within one segment; says whether there is more.
+    pub(super) fn dispatch_round(&self, bytes_max: u64) -> Result<bool, StoreError> {
+        let mut dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = self.readable();
+        let from = dispatching.position;
+        if from >= limit {
+            return Ok(false);
+        }
+        let Some(segment) = self.log.segment_at(from) else {
+            // Retention, or a segment that vanished: what lies there cannot be dispatched any more.
+            let next =
+                self.log.segments().iter().map(|segment| segment.base).find(|base| *base > from).unwrap_or(limit);
+            self.report_damage(from, next, "is missing");
+            dispatching.position = next;
+            self.dispatched.store(next.0, Ordering::Release);
+            return Ok(next < limit);
+        };
+        let visible = usize::try_from(limit.min(segment.end()).since(from)).unwrap_or(usize::MAX);
+        let bytes: Bytes =
+            segment.slice(from, visible).map_err(|source| self.io_error("read", &segment.path, source))?;
+
+        let mut records: Vec<Located<'_>> = Vec::new();
+        let mut at = 0;
+        while at < visible && (at as u64) < bytes_max && records.len() < ROUND_RECORDS_MAX {
+            let position = from.plus(at as u64);
+            match look(&bytes[at..], position, segment.end().since(position), false) {
+                Found::Record(record) => {
+                    records.push(Located { position, record });
+                    at += record.total_bytes() as usize;
+                }
+                Found::SegmentEnd => at = visible,
+                Found::Bad => {
+                    let skipped = next_sound(&bytes[at..], position).unwrap_or(visible - at);
+                    self.report_damage(position, position.plus(skipped as u64), "is damaged");
+                    at += skipped;
+                }
+            }
+        }
+        self.dispatcher.round(&records, false);
+        if let Some(last) = records.last() {
+            dispatching.last = Some(last_record(last));
+        }
+        dispatching.position = from.plus(at as u64);
+        self.dispatched.store(dispatching.position.0, Ordering::Release);
+        Ok(dispatching.position < limit)
+    }
+
+    /// Says that a range of the log cannot be used. Nothing is cut: what lies behind it goes on.
+    pub(super) fn report_damage(&self, from: PhysicalOffset, to: PhysicalOffset, what: &str) {
+        self.damaged_bytes.fetch_add(to.since(from), Ordering::Relaxed);
+        tracing::error!(
+            physical_offset = from.0,
+            to = to.0,
+            bytes = to.since(from),
+            "a part of the commit log {what}; going on behind it"
+        );
     }
 
     /// Syncs what was written and releases those who wait.
@@ -310,7 +439,12 @@ impl MessageStore {
     /// # Errors
     /// [`StoreError::Failed`]: the store accepts no more appends.
     pub fn sync_once(&self) -> Result<(), StoreError> {
-        todo!()
+        let before = self.durable();
+        self.durability.sync(&self.log, &*self.env.directory, &self.health)?;
+        if self.waits_for_sync() && self.durable() > before {
+            self.drivers.wake_dispatcher();
+        }
+        Ok(())
     }
 
     /// Syncs log, queues and index, and writes the checkpoint.
@@ -318,14 +452,99 @@ impl MessageStore {
     /// # Errors
     /// See [`StoreError`].
     pub fn checkpoint_once(&self) -> Result<(), StoreError> {
-        todo!()
+        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        // State and position belong together: no round may be under way.
+        let (position, last, plugins) = {
+            let dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = |plugin: &Arc<dyn Plugin>| (plugin.name().to_owned(), plugin.state());
+            (dispatching.position, dispatching.last, self.dispatcher.plugins.iter().map(state).collect())
+        };
+        let by_index = self.dispatcher.index.as_ref().and_then(Index::unwritten_from);
+        let unwritten = self.dispatcher.queues.unwritten_from().into_iter().chain(by_index).min();
+        if let Some(unwritten) = unwritten.filter(|unwritten| *unwritten < position) {
+            let reason =
+                format!("queues or index cannot be written from position {unwritten} on; no checkpoint may pass it");
+            return Err(StoreError::Failed { reason });
+        }
+        if self.durable() < position {
+            self.sync_once()?;
+        }
+        first_error(self.dispatcher.queues.sync()).map_or(Ok(()), Err)?;
+        if let Some(index) = &self.dispatcher.index {
+            index.sync()?;
+        }
+        let stored_at = Timestamp(last.map_or(0, |last| last.stored_at));
+        let confirmed = i64::try_from(position.0).unwrap_or(i64::MAX);
+        let clock = &*self.env.clock;
+        self.checkpoint_files.save(&Checkpoint {
+            position,
+            last_record: last,
+            boot_id: clock.boot_id(),
+            wall: clock.wall(),
+            since_boot: clock.since_boot(),
+            rocketmq: RocketmqCheckpoint {
+                log_time: stored_at,
+                queue_time: stored_at,
+                index_time: self.dispatcher.index.as_ref().map_or(Timestamp::EPOCH, Index::synced_time),
+                master_flushed: 0,
+                confirmed,
+            },
+            plugins,
+        })?;
+        self.checkpointed.store(position.0, Ordering::Release);
+        for plugin in &self.dispatcher.plugins {
+            if let Err(error) = plugin.export() {
+                tracing::warn!(
+                    plugin = plugin.name(),
+                    error = &error as &dyn std::error::Error,
+                    "cannot write a derived file"
+                );
+            }
+        }
+        Ok(())
     }
 
-    /// Deletes what retention allows; gives the number of deleted segments.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub fn retain_once(&self) -> Result<usize, StoreError> {
-        todo!()
+    pub(super) fn io_error(&self, action: &'static str, path: &Path, source: std::io::Error) -> StoreError {
+        StoreError::Io { action, path: self.env.directory.display(path), source }
+    }
+}
+
+/// What a checkpoint says of the record that ends at it.
+pub(super) fn last_record(located: &Located<'_>) -> LastRecord {
+    LastRecord {
+        position: located.position.0,
+        bytes: located.record.total_bytes(),
+        stored_at: located.record.stored_at().0,
+        crc32: crc32fast::hash(located.record.bytes()),
+    }
+}
+
+/// Checks the options that depend on one another.
+fn check_options(options: &StoreOptions) -> Result<(), StoreError> {
+    let largest = options.body_bytes_max as u64 + RECORD_OVERHEAD_BYTES_MAX;
+    if options.segment_bytes < largest {
+        return Err(StoreError::Option {
+            key: "mappedFileSizeCommitLog",
+            reason: format!(
+                "{} bytes are less than the largest record, maxMessageSize + {RECORD_OVERHEAD_BYTES_MAX} = {largest}",
+                options.segment_bytes
+            ),
+        });
+    }
+    if options.segment_bytes > 1 << 31 {
+        let reason =
+            format!("{} bytes are more than {}, the most that a segment may have", options.segment_bytes, 1u64 << 31);
+        return Err(StoreError::Option { key: "mappedFileSizeCommitLog", reason });
+    }
+    if options.queue_file_bytes == 0 || !options.queue_file_bytes.is_multiple_of(super::QUEUE_ENTRY_BYTES) {
+        let reason = format!("{} is not a positive multiple of {}", options.queue_file_bytes, super::QUEUE_ENTRY_BYTES);
+        return Err(StoreError::Option { key: "mappedFileSizeConsumeQueue", reason });
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for MessageStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MessageStore").field("log", &self.log_range()).finish_non_exhaustive()
     }
 }

@@ -2,28 +2,39 @@
 //!
 //! It knows no socket, no async code and no delay: what is above attaches as a [`Plugin`].
 
-#[allow(dead_code, reason = "used by the store once its driver is there")]
 mod checkpoint;
-#[allow(dead_code, reason = "used by the store once its driver is there")]
+mod clock;
+mod commit_log;
 mod consume_queue;
-#[allow(dead_code, reason = "used by the store once its driver is there")]
 mod consume_queues;
+mod dispatch;
+mod drivers;
+mod durability;
 mod error;
+mod health;
+mod index;
 mod message_store;
 mod open_files;
 mod options;
 mod plugin;
+mod read;
+mod recovery;
+mod retention;
+mod scan;
+mod segment;
 mod state_file;
+pub(crate) mod threads;
 
 pub use consume_queue::{QUEUE_ENTRY_BYTES, QueueEntry};
 pub use error::{AppendError, StoreError};
-pub use message_store::{
-    Appended, ArrivalListener, Boundary, DurableCallback, MessageStore, PullQuery, PullStatus, Pulled, Queried,
-    QueueRange,
-};
+pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};
 pub use options::{FlushPolicy, StoreOptions};
 pub use plugin::{
     Admission, AdmitContext, Dispatched, Figure, FigureValue, Mark, Placement, Plugin, PluginError, Refusal,
     RefusalKind, SettingChange, StoreHandle,
 };
+pub use read::{Boundary, PullQuery, PullStatus, Pulled, Queried, QueueRange};
 pub use state_file::{Loaded, StateFile};
+
+#[cfg(test)]
+mod tests;

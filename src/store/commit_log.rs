@@ -1,0 +1,504 @@
+//! The one append-only log that holds every record.
+//!
+//! It owns the segments, the append lock and what is decided under it: store time, positions and queue offsets. It does not know what is
+//! derived from the log (queues, index), nor when it is synced.
+//!
+//! # Invariants
+//!
+//! - A record lies whole in one segment, and leaves at least 8 bytes of it free; a full segment ends with a blank.
+//! - A segment is synced before the next one takes its first record: only the newest can have a torn tail.
+//! - Bytes below [`CommitLog::written`] are finished and never change. Bytes above it are zero, or will be overwritten, or are made zero
+//!   before anything shorter could be written over them.
+//! - A refused append takes no queue offset.
+//!
+//! Locks, in this order: the writer, the spare, the list of segments.
+
+use std::{
+    collections::HashMap,
+    io,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+
+use super::{
+    AppendError, Appended, Mark, Placement, Plugin, StoreError, StoreOptions, clock::StoreClock, health::Health,
+    segment::Segment, threads::panic_text,
+};
+use crate::{
+    env::{Allocation, EntryKind, Env},
+    model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
+    record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
+};
+
+/// Queue offsets that the next messages get.
+pub(super) type QueueOffsets =
+    HashMap<Topic, HashMap<QueueId, u64, foldhash::fast::RandomState>, foldhash::fast::RandomState>;
+
+/// The commit log; see the module.
+pub(super) struct CommitLog {
+    env: Env,
+    folder: PathBuf,
+    segment_bytes: u64,
+    health: Arc<Health>,
+    clock: StoreClock,
+    writer: Mutex<Writer>,
+    segments: RwLock<Vec<Arc<Segment>>>,
+    spare: Mutex<Option<Arc<Segment>>>,
+    written: AtomicU64,
+}
+
+/// What the append lock guards.
+#[derive(Default)]
+struct Writer {
+    position: PhysicalOffset,
+    current: Option<Arc<Segment>>,
+    queue_offsets: QueueOffsets,
+}
+
+/// Drafts encoded before the lock is taken.
+#[derive(Default)]
+pub(super) struct Encoded {
+    bytes: Vec<u8>,
+    records: Vec<EncodedRecord>,
+}
+
+struct EncodedRecord {
+    range: Range<usize>,
+    topic: Topic,
+    queue_id: QueueId,
+    queued: bool,
+    prepared_offset: i64,
+    mark: Option<(usize, Mark)>,
+}
+
+impl Encoded {
+    /// Encodes a draft behind those already there. `mark` is the index of the plugin that marked it, and its mark.
+    pub(super) fn push(&mut self, draft: &MessageDraft, mark: Option<(usize, Mark)>) -> Result<(), AppendError> {
+        let range = encode(draft, &mut self.bytes)?;
+        self.records.push(EncodedRecord {
+            range,
+            topic: draft.topic.clone(),
+            queue_id: draft.queue_id,
+            queued: draft.sys_flag.is_queued(),
+            prepared_offset: draft.prepared_offset,
+            mark,
+        });
+        Ok(())
+    }
+}
+
+impl CommitLog {
+    /// Opens the segments that are there. Where the log goes on is not yet known: see [`CommitLog::resume`].
+    pub(super) fn open(env: Env, options: &StoreOptions, health: Arc<Health>) -> Result<Self, StoreError> {
+        let segments = open_segments(&env, &options.commit_log_folder, options.segment_bytes)?;
+        Ok(Self {
+            folder: options.commit_log_folder.clone(),
+            segment_bytes: options.segment_bytes,
+            health,
+            clock: StoreClock::new(env.clock.clone()),
+            writer: Mutex::default(),
+            segments: RwLock::new(segments),
+            spare: Mutex::new(None),
+            written: AtomicU64::new(0),
+            env,
+        })
+    }
+
+    /// Says where the log goes on, and which queue offsets come next. Before that nothing may be appended.
+    pub(super) fn resume(&self, position: PhysicalOffset, queue_offsets: QueueOffsets, last_stored_at: Timestamp) {
+        self.clock.not_before(last_stored_at);
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = Writer { position, current: None, queue_offsets };
+        self.written.store(position.0, Ordering::SeqCst);
+    }
+
+    /// Says during recovery how far the log has been read and found sound.
+    pub(super) fn recovered_to(&self, position: PhysicalOffset) {
+        self.written.store(position.0, Ordering::SeqCst);
+    }
+
+    /// Cuts the log at `end`: later segments are removed, the rest of the one that holds `end` is made zero, both durable.
+    pub(super) fn cut(&self, end: PhysicalOffset) -> Result<(), StoreError> {
+        let failed = |action, segment: &Segment| {
+            let path = self.env.directory.display(&segment.path);
+            move |source| StoreError::Io { action, path, source }
+        };
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        while let Some(segment) = segments.pop_if(|segment| segment.base >= end) {
+            tracing::info!(segment = %segment.base, "removing a segment behind the end of the log");
+            self.env.directory.remove(&segment.path).map_err(failed("remove", &segment))?;
+            self.env.directory.sync_folder(&self.folder).map_err(failed("remove", &segment))?;
+        }
+        if let Some(segment) = segments.last().filter(|segment| segment.end() > end) {
+            let range = end.since(segment.base)..segment.file.bytes();
+            segment.file.zero(range).map_err(failed("clear the end of", segment))?;
+            segment.file.sync().map_err(failed("sync", segment))?;
+        }
+        Ok(())
+    }
+
+    /// The store time now.
+    pub(super) fn clock(&self) -> &StoreClock {
+        &self.clock
+    }
+
+    /// The position behind the newest record.
+    pub(super) fn written(&self) -> PhysicalOffset {
+        PhysicalOffset(self.written.load(Ordering::SeqCst))
+    }
+
+    /// The first position still there.
+    pub(super) fn first(&self) -> PhysicalOffset {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).first().map_or(self.written(), |s| s.base)
+    }
+
+    /// The segments, oldest first.
+    pub(super) fn segments(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The segment that holds `position`.
+    pub(super) fn segment_at(&self, position: PhysicalOffset) -> Option<Arc<Segment>> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let after = segments.partition_point(|segment| segment.base <= position);
+        segments[..after].last().filter(|segment| position < segment.end()).cloned()
+    }
+
+    /// Whether a segment begins at `position`.
+    pub(super) fn starts_segment(&self, position: PhysicalOffset) -> bool {
+        position.0.is_multiple_of(self.segment_bytes)
+    }
+
+    /// Finished bytes of the log, which must lie in one segment below [`CommitLog::written`].
+    pub(super) fn read(&self, position: PhysicalOffset, bytes: usize) -> io::Result<Bytes> {
+        let segment = self.segment_at(position).ok_or(io::ErrorKind::NotFound)?;
+        segment.slice(position, bytes)
+    }
+
+    /// The record that begins at `position` and ends before `limit`: `None` if none does, or if it is damaged.
+    pub(super) fn record_at(&self, position: PhysicalOffset, limit: PhysicalOffset) -> io::Result<Option<Record>> {
+        let Some(segment) = self.segment_at(position) else { return Ok(None) };
+        let left = usize::try_from(limit.min(segment.end()).since(position)).unwrap_or(usize::MAX);
+        if left < BLANK_BYTES_MIN {
+            return Ok(None);
+        }
+        let Frame::Record { bytes } = kind(&segment.slice(position, BLANK_BYTES_MIN)?) else { return Ok(None) };
+        let bytes = bytes as usize;
+        if bytes > left {
+            return Ok(None);
+        }
+        let record = Record::parse(&segment.slice(position, bytes)?).ok();
+        Ok(record.filter(|record| record.view().physical_offset() == position && record.view().body_is_sound()))
+    }
+
+    /// Appends records under one lock. With `together` all lie in one segment.
+    ///
+    /// When this returns an error, nothing was stored. A panic inside stops the store.
+    pub(super) fn append(
+        &self,
+        mut encoded: Encoded,
+        plugins: &[Arc<dyn Plugin>],
+        together: bool,
+    ) -> Result<Vec<Appended>, AppendError> {
+        let Ok(mut writer) = self.writer.lock() else {
+            return Err(AppendError::Failed { reason: "an append panicked".into() });
+        };
+        self.health.check()?;
+        let appended = catch_unwind(AssertUnwindSafe(|| {
+            let mut attempt = Attempt { from: writer.position, touched: None, rolled_into: Vec::new(), counted: 0 };
+            let appended = self.append_locked(&mut writer, &mut encoded, plugins, together, &mut attempt);
+            if appended.is_err() {
+                self.undo(&mut writer, &encoded, &attempt);
+            }
+            appended
+        }));
+        appended.unwrap_or_else(|panic| {
+            let reason = format!("a panic inside the append section: {}", panic_text(&*panic));
+            self.health.fail(&reason);
+            Err(AppendError::Failed { reason })
+        })
+    }
+
+    fn append_locked(
+        &self,
+        writer: &mut Writer,
+        encoded: &mut Encoded,
+        plugins: &[Arc<dyn Plugin>],
+        together: bool,
+        attempt: &mut Attempt,
+    ) -> Result<Vec<Appended>, AppendError> {
+        let stored_at = self.clock.now();
+        let total = encoded.bytes.len() as u64;
+        if together && total + BLANK_BYTES_MIN as u64 > self.segment_bytes {
+            return Err(AppendError::BatchTooLarge { found: total, max: self.segment_bytes - BLANK_BYTES_MIN as u64 });
+        }
+        self.make_room(writer, if together { total } else { 0 }, attempt)?;
+
+        let mut appended = Vec::with_capacity(encoded.records.len());
+        let mut run = 0..0;
+        for (index, record) in encoded.records.iter().enumerate() {
+            let bytes = record.range.len() as u64;
+            let end_of_run = writer.position.plus(run.len() as u64);
+            let left = writer.current.as_ref().map_or(0, |segment| segment.end().since(end_of_run));
+            if bytes + BLANK_BYTES_MIN as u64 > left {
+                Self::write(writer, &encoded.bytes[run.clone()], attempt)?;
+                run = record.range.start..record.range.start;
+                self.make_room(writer, bytes, attempt)?;
+            }
+            let position = writer.position.plus(run.len() as u64);
+            let queue_offset = if record.queued {
+                QueueOffset(next_queue_offset(&mut writer.queue_offsets, record))
+            } else {
+                QueueOffset::ZERO
+            };
+            attempt.counted = index + 1;
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let prepared_offset = record.mark.map_or(record.prepared_offset, |(plugin, mark)| {
+                plugins[plugin].place(mark, &Placement { stored_at, position, bytes, queue_offset })
+            });
+            let place = Place { queue_offset, physical_offset: position, stored_at, prepared_offset };
+            patch(&mut encoded.bytes[record.range.clone()], &place);
+            run.end = record.range.end;
+            appended.push(Appended { position, end: position.plus(u64::from(bytes)), queue_offset, stored_at });
+        }
+        Self::write(writer, &encoded.bytes[run], attempt)?;
+        self.written.store(writer.position.0, Ordering::SeqCst);
+        Ok(appended)
+    }
+
+    /// Writes finished records at the writer's position and moves it.
+    fn write(writer: &mut Writer, bytes: &[u8], attempt: &mut Attempt) -> Result<(), AppendError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let Some(segment) = &writer.current else { return Err(AppendError::Io(io::ErrorKind::NotFound.into())) };
+        attempt.touch(segment, writer.position, bytes.len());
+        segment.file.write_at(writer.position.since(segment.base), bytes).map_err(AppendError::Io)?;
+        writer.position = writer.position.plus(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Sees to it that `bytes` more and a blank fit into the current segment: ends it and goes on to the next one otherwise.
+    fn make_room(&self, writer: &mut Writer, bytes: u64, attempt: &mut Attempt) -> Result<(), AppendError> {
+        if writer.current.is_none() && writer.position.0.is_multiple_of(self.segment_bytes) {
+            writer.current = Some(self.next_segment(writer.position)?);
+        } else if writer.current.is_none() {
+            writer.current = self.segment_at(writer.position);
+        }
+        let Some(segment) = writer.current.clone() else { return Err(AppendError::Io(io::ErrorKind::NotFound.into())) };
+        let left = segment.end().since(writer.position);
+        if bytes + BLANK_BYTES_MIN as u64 <= left {
+            return Ok(());
+        }
+
+        let next = self.next_segment(segment.end())?;
+        if left > 0 {
+            let blank = blank(u32::try_from(left).unwrap_or(u32::MAX));
+            attempt.touch(&segment, writer.position, blank.len());
+            segment.file.write_at(writer.position.since(segment.base), &blank).map_err(AppendError::Io)?;
+        }
+        if let Err(error) = segment.file.sync() {
+            let reason = format!("cannot sync {}: {error}", self.env.directory.display(&segment.path));
+            self.health.fail(&reason);
+            return Err(AppendError::Failed { reason });
+        }
+        attempt.rolled_into.push(next.clone());
+        writer.position = segment.end();
+        writer.current = Some(next);
+        Ok(())
+    }
+
+    /// The segment that begins at `base`: one that a refused append left, the spare one, or a new one.
+    fn next_segment(&self, base: PhysicalOffset) -> Result<Arc<Segment>, AppendError> {
+        if let Some(segment) = self.segment_at(base) {
+            return Ok(segment);
+        }
+        // Held while a segment is made, so that nobody makes the same one at the same time.
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let segment = match spare.take().filter(|spare| spare.base == base) {
+            Some(spare) => spare,
+            None => Arc::new(self.create_segment(base).map_err(AppendError::Io)?),
+        };
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment.clone());
+        Ok(segment)
+    }
+
+    /// Creates a segment, its blocks reserved, its existence durable.
+    fn create_segment(&self, base: PhysicalOffset) -> io::Result<Segment> {
+        let path = Segment::path_in(&self.folder, base);
+        let file = match self.env.directory.create(&path, self.segment_bytes, Allocation::Real) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Half made by a creation that failed in the middle: nothing but the newest segment can have this name.
+                self.env.directory.remove(&path)?;
+                self.env.directory.create(&path, self.segment_bytes, Allocation::Real)?
+            }
+            created => created?,
+        };
+        file.sync()?;
+        self.env.directory.sync_folder(&self.folder)?;
+        tracing::info!(segment = %base, "segment created");
+        Ok(Segment { base, file, path })
+    }
+
+    /// Creates the segment after the newest one ahead of time, unless it is there.
+    pub(super) fn prepare_spare(&self) -> io::Result<()> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = {
+            let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+            segments.last().map_or(self.written(), |segment| segment.end())
+        };
+        if spare.as_ref().is_none_or(|spare| spare.base != base) {
+            *spare = Some(Arc::new(self.create_segment(base)?));
+        }
+        Ok(())
+    }
+
+    /// Removes the spare segment; for a clean stop.
+    pub(super) fn drop_spare(&self) -> io::Result<()> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(spare) = spare {
+            self.env.directory.remove(&spare.path)?;
+            self.env.directory.sync_folder(&self.folder)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest segment, unless it is the only one.
+    pub(super) fn remove_oldest(&self) -> io::Result<Option<Arc<Segment>>> {
+        let oldest = {
+            let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+            if segments.len() < 2 {
+                return Ok(None);
+            }
+            segments[0].clone()
+        };
+        self.env.directory.remove(&oldest.path)?;
+        self.env.directory.sync_folder(&self.folder)?;
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(0);
+        Ok(Some(oldest))
+    }
+
+    /// Forgets the queue offsets of a topic: its next message is the first.
+    pub(super) fn forget_topic(&self, topic: &str) {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).queue_offsets.remove(topic);
+    }
+
+    /// Takes back what a failed append did: positions, queue offsets, and the bytes that a shorter record might not cover.
+    fn undo(&self, writer: &mut Writer, encoded: &Encoded, attempt: &Attempt) {
+        for record in encoded.records[..attempt.counted].iter().filter(|record| record.queued) {
+            if let Some(next) = queue_offset_entry(&mut writer.queue_offsets, record) {
+                *next -= 1;
+            }
+        }
+        writer.position = attempt.from;
+        writer.current = None;
+        let old = attempt.touched.as_ref().map(|(segment, range)| (segment, range.clone()));
+        let new = attempt.rolled_into.iter().map(|segment| (segment, segment.base..segment.end()));
+        for (segment, range) in old.into_iter().chain(new) {
+            let range = range.start.since(segment.base)..range.end.since(segment.base);
+            if let Err(error) = segment.file.zero(range) {
+                let path = self.env.directory.display(&segment.path);
+                self.health.fail(&format!("cannot take back a failed append to {path}: {error}"));
+            }
+        }
+    }
+}
+
+/// Opens the segments of a folder, oldest first.
+///
+/// A newest file that is empty is removed, one that is too short (a half-made one) is made whole; a file of any other length is refused, since
+/// its records could not be told apart. Strange files are left alone.
+fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc<Segment>>, StoreError> {
+    let directory = &env.directory;
+    let io = |action, path: &Path| {
+        let path = directory.display(path);
+        move |source| StoreError::Io { action, path, source }
+    };
+    let mut found = Vec::new();
+    for entry in directory.list(folder).map_err(io("list", folder))? {
+        match Segment::parse_name(&entry.name) {
+            Some(base) if entry.kind == EntryKind::File => found.push((base, entry.bytes)),
+            _ => tracing::warn!(
+                path = directory.display(&folder.join(&entry.name)),
+                "ignoring a strange file in the commit log"
+            ),
+        }
+    }
+    let newest = found.last().map(|(base, _)| *base);
+    let mut segments: Vec<Arc<Segment>> = Vec::new();
+    for (base, bytes) in found {
+        let path = Segment::path_in(folder, base);
+        let is_newest = newest == Some(base);
+        if bytes == 0 && is_newest {
+            tracing::warn!(segment = %base, "removing an empty segment");
+            directory.remove(&path).and_then(|()| directory.sync_folder(folder)).map_err(io("remove", &path))?;
+            continue;
+        }
+        if bytes > segment_bytes || (bytes < segment_bytes && !is_newest) || !base.0.is_multiple_of(segment_bytes) {
+            let path = directory.display(&path);
+            return Err(StoreError::FileLength {
+                path,
+                found: bytes,
+                wanted: segment_bytes,
+                key: "mappedFileSizeCommitLog",
+            });
+        }
+        let file = directory.open(&path).map_err(io("open", &path))?;
+        if bytes < segment_bytes {
+            tracing::warn!(segment = %base, bytes, "making a short segment whole");
+            let extended = file.set_bytes(segment_bytes, Allocation::Real).and_then(|()| file.sync());
+            extended.map_err(io("extend", &path))?;
+        }
+        if let Some(before) = segments.last().filter(|before| before.end() != base) {
+            tracing::error!(
+                from = before.end().0,
+                to = base.0,
+                "segments of the commit log are missing; their messages are lost"
+            );
+        }
+        segments.push(Arc::new(Segment { base, file, path }));
+    }
+    Ok(segments)
+}
+
+/// What one append did so far, to take it back.
+struct Attempt {
+    from: PhysicalOffset,
+    touched: Option<(Arc<Segment>, Range<PhysicalOffset>)>,
+    rolled_into: Vec<Arc<Segment>>,
+    counted: usize,
+}
+
+impl Attempt {
+    /// Remembers that a range of the segment with the append's start is being written; a later segment is taken back whole.
+    fn touch(&mut self, segment: &Arc<Segment>, position: PhysicalOffset, bytes: usize) {
+        let end = position.plus(bytes as u64);
+        match &mut self.touched {
+            Some((touched, range)) if touched.base == segment.base => range.end = range.end.max(end),
+            Some(_) => {}
+            None if self.rolled_into.is_empty() => self.touched = Some((segment.clone(), position..end)),
+            None => {}
+        }
+    }
+}
+
+fn queue_offset_entry<'a>(offsets: &'a mut QueueOffsets, record: &EncodedRecord) -> Option<&'a mut u64> {
+    offsets.get_mut(record.topic.as_str())?.get_mut(&record.queue_id)
+}
+
+/// Takes the next offset of a record's queue.
+fn next_queue_offset(offsets: &mut QueueOffsets, record: &EncodedRecord) -> u64 {
+    if let Some(next) = queue_offset_entry(offsets, record) {
+        let taken = *next;
+        *next += 1;
+        return taken;
+    }
+    offsets.entry(record.topic.clone()).or_default().insert(record.queue_id, 1);
+    0
+}

@@ -1,0 +1,244 @@
+//! Bringing a store back after any kind of stop.
+//!
+//! Recovery starts from our checkpoint: below its position P everything is durable in log, queues, index and plugin states. Without a checkpoint
+//! that matches the log, P is the beginning of the log. Every record from P on is verified and dispatched again; entries that are already there
+//! are written again, to the same effect.
+//!
+//! # A bad record
+//!
+//! A segment is synced before the next takes its first record. So a bad record is a **torn tail** only in the newest segment that holds records
+//! and only above the last position recorded as durable: there the log is cut, the rest made zero and synced before anything is appended.
+//! Anywhere else it is **damage**: recovery reports the range and goes on at the next sound record; nothing is cut.
+
+use std::{path::Path, process, sync::Arc};
+
+use super::{
+    MessageStore, StoreError,
+    checkpoint::{Checkpoint, LastRecord},
+    commit_log::QueueOffsets,
+    dispatch::first_error,
+    message_store::{ABORT_FILE, last_record},
+    scan::{Found, Located, look, next_sound},
+    segment::Segment,
+};
+use crate::model::{PhysicalOffset, Timestamp};
+
+/// Most records of one round of dispatch during recovery.
+const ROUND_RECORDS_MAX: usize = 4096;
+
+/// What is known of how far the log was durable before the stop.
+#[derive(Clone, Copy)]
+enum DurableFloor {
+    /// Everything below a position.
+    Position(PhysicalOffset),
+    /// Every record stored at or before a time.
+    Time(Timestamp),
+    /// All of it: the last stop was a clean one.
+    Everything,
+    /// Nothing.
+    Unknown,
+}
+
+/// Recovers log, queues, index and plugins, and makes the store ready to append.
+pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
+    let abort = Path::new(ABORT_FILE);
+    let directory = &store.env.directory;
+    let unclean = directory.read(abort).unwrap_or(Some(Vec::new())).is_some();
+    let marked = directory
+        .write(abort, process::id().to_string().as_bytes())
+        .and_then(|()| directory.sync_folder(Path::new("")));
+    marked.map_err(|source| store.io_error("write", abort, source))?;
+
+    let segments = store.log.segments();
+    let checkpoint = store.checkpoint_files.load().filter(|checkpoint| matches_log(store, &segments, checkpoint));
+    let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
+    let believed = recover_plugins(store, checkpoint.as_ref())?;
+    let (from, last, floor) = match checkpoint.as_ref().filter(|_| believed) {
+        Some(checkpoint) => (checkpoint.position, checkpoint.last_record, DurableFloor::Position(checkpoint.position)),
+        None if !unclean => (first, None, DurableFloor::Everything),
+        None => {
+            let floor = store.checkpoint_files.load_rocketmq().map_or(DurableFloor::Unknown, |rocketmq| {
+                DurableFloor::Time(rocketmq.log_time.min(rocketmq.queue_time))
+            });
+            (first, None, floor)
+        }
+    };
+    store.dispatcher.queues.rewind(from)?;
+    if let Some(index) = &store.dispatcher.index {
+        if believed { index.truncate_from(from) } else { index.clear() }?;
+    }
+
+    let scan = scan(store, &segments, from, last, floor)?;
+    let end = scan.end;
+    store.dispatcher.queues.cut()?;
+    let cut = unclean || !believed || end != from;
+    if cut || segments.last().is_some_and(|segment| segment.base >= end) {
+        store.log.cut(end)?;
+    }
+    first_error(store.dispatcher.queues.set_min_position(first)).map_or(Ok(()), Err)?;
+    let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
+    store.log.resume(end, queue_offsets(store), last_stored_at);
+    for segment in segments.iter().filter(|segment| segment.base < end && segment.end() > from) {
+        segment.file.sync().map_err(|source| store.io_error("sync", &segment.path, source))?;
+    }
+    store.durability.recovered_to(end);
+    tracing::info!(
+        from = from.0,
+        physical_offset = end.0,
+        records = scan.records,
+        clean = !unclean,
+        "commit log recovered"
+    );
+    if cut {
+        store.checkpoint_once()?;
+    }
+    Ok(())
+}
+
+/// Gives the plugins their states; says whether recovery may start from the checkpoint.
+fn recover_plugins(store: &MessageStore, checkpoint: Option<&Checkpoint>) -> Result<bool, StoreError> {
+    let plugins = &store.dispatcher.plugins;
+    if let Some(checkpoint) = checkpoint
+        && plugins.iter().all(|plugin| checkpoint.plugins.contains_key(plugin.name()))
+    {
+        let mut believed = true;
+        for plugin in plugins {
+            believed &= plugin.recover(checkpoint.plugins.get(plugin.name()).map(Vec::as_slice))?;
+        }
+        if believed {
+            return Ok(true);
+        }
+        tracing::warn!("the state of a plugin in the checkpoint cannot be read; scanning the whole log");
+    }
+    for plugin in plugins {
+        plugin.recover(None)?;
+    }
+    Ok(false)
+}
+
+/// Whether the record that a checkpoint names stands where it says.
+fn matches_log(store: &MessageStore, segments: &[Arc<Segment>], checkpoint: &Checkpoint) -> bool {
+    let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
+    let end = segments.last().map_or(PhysicalOffset::ZERO, |segment| segment.end());
+    let found = match &checkpoint.last_record {
+        None => checkpoint.position == first || checkpoint.position == PhysicalOffset::ZERO,
+        Some(last) => {
+            let position = PhysicalOffset(last.position);
+            checkpoint.position <= end
+                && position >= first
+                && matches!(store.log.record_at(position, end), Ok(Some(record))
+                    if last_record(&Located { position, record: record.view() }) == *last)
+        }
+    };
+    if !found {
+        tracing::warn!(
+            physical_offset = checkpoint.position.0,
+            "the checkpoint does not match the commit log; scanning the whole log"
+        );
+    }
+    found && checkpoint.position >= first
+}
+
+struct Scanned {
+    end: PhysicalOffset,
+    last: Option<LastRecord>,
+    records: u64,
+}
+
+/// Verifies and dispatches everything from `from` on.
+fn scan(
+    store: &MessageStore,
+    segments: &[Arc<Segment>],
+    from: PhysicalOffset,
+    mut last: Option<LastRecord>,
+    floor: DurableFloor,
+) -> Result<Scanned, StoreError> {
+    let newest = newest_with_records(store, segments)?;
+    let mut end = from;
+    let mut records = 0;
+    'segments: for segment in segments.iter().filter(|segment| segment.end() > from) {
+        let is_newest = newest.is_none_or(|newest| segment.base >= newest);
+        let mut position = from.max(segment.base);
+        let left = usize::try_from(segment.end().since(position)).unwrap_or(usize::MAX);
+        let bytes = segment.slice(position, left).map_err(|source| store.io_error("read", &segment.path, source))?;
+        let mut at = 0;
+        let mut round = Vec::new();
+        let mut torn = false;
+        loop {
+            match look(&bytes[at..], position, segment.end().since(position), true) {
+                Found::Record(record) => {
+                    round.push(Located { position, record });
+                    at += record.total_bytes() as usize;
+                }
+                Found::SegmentEnd => at = left,
+                Found::Bad => {
+                    let sound_behind = next_sound(&bytes[at..], position);
+                    let stored_before = round.last().map(|located| located.record.stored_at());
+                    let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
+                    let was_durable = match floor {
+                        DurableFloor::Position(floor) => position < floor,
+                        DurableFloor::Time(floor) => {
+                            sound_behind.is_some() && stored_before.is_none_or(|time| time <= floor)
+                        }
+                        DurableFloor::Everything | DurableFloor::Unknown => sound_behind.is_some(),
+                    };
+                    if is_newest && !was_durable {
+                        torn = true;
+                    } else {
+                        let skipped = sound_behind.unwrap_or(left - at);
+                        store.report_damage(position, position.plus(skipped as u64), "is damaged");
+                        at += skipped;
+                    }
+                }
+            }
+            position = from.max(segment.base).plus(at as u64);
+            let segment_ended = torn || at >= left;
+            if segment_ended || round.len() >= ROUND_RECORDS_MAX {
+                store.log.recovered_to(position);
+                store.durability.recovered_to(position);
+                store.dispatcher.round(&round, true);
+                records += round.len() as u64;
+                last = round.last().map(last_record).or(last);
+                round.clear();
+                let mut dispatching = store.dispatching.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                dispatching.position = position;
+                dispatching.last = last;
+                store.dispatched.store(position.0, std::sync::atomic::Ordering::Release);
+            }
+            if segment_ended {
+                break;
+            }
+        }
+        end = position;
+        if torn {
+            break 'segments;
+        }
+    }
+    {
+        let mut dispatching = store.dispatching.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        dispatching.position = end;
+        dispatching.last = last;
+        store.dispatched.store(end.0, std::sync::atomic::Ordering::Release);
+    }
+    Ok(Scanned { end, last, records })
+}
+
+/// The newest segment whose first bytes are a sound record.
+fn newest_with_records(store: &MessageStore, segments: &[Arc<Segment>]) -> Result<Option<PhysicalOffset>, StoreError> {
+    for segment in segments.iter().rev() {
+        let found = store.log.record_at(segment.base, segment.end());
+        if found.map_err(|source| store.io_error("read", &segment.path, source))?.is_some() {
+            return Ok(Some(segment.base));
+        }
+    }
+    Ok(None)
+}
+
+/// The offsets that the next message of each queue gets.
+fn queue_offsets(store: &MessageStore) -> QueueOffsets {
+    let mut offsets = QueueOffsets::default();
+    for queue in store.dispatcher.queues.all() {
+        offsets.entry(queue.topic().clone()).or_default().insert(queue.queue_id(), queue.range().max.0);
+    }
+    offsets
+}

@@ -1,0 +1,112 @@
+//! Deleting old segments: by age, and by disk use; never what a plugin pins, never the newest.
+//!
+//! | disk use | what happens |
+//! | --- | --- |
+//! | any | in the hours of `deleteWhen`, segments older than `fileReservedTime` go |
+//! | above `diskMaxUsedSpaceRatio` | expired segments go at any hour |
+//! | above `diskSpaceCleanForciblyRatio` | the oldest segments go whatever their age |
+//! | above `diskSpaceWarningLevelRatio` | also, sends are refused until there is room again |
+//!
+//! Age is the time since a segment's file was last changed, by the wall clock, as in RocketMQ.
+
+use std::{path::Path, sync::PoisonError, time::Duration};
+
+use super::{MessageStore, StoreError, dispatch::first_error};
+use crate::model::{PhysicalOffset, Timestamp};
+
+impl MessageStore {
+    /// Looks at the disk and deletes what retention allows; gives the number of deleted segments.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn retain_once(&self) -> Result<usize, StoreError> {
+        let root = Path::new("");
+        let space =
+            self.env.directory.space().map_err(|source| self.io_error("ask for the free space of", root, source))?;
+        let used = space.used_percent();
+        self.set_disk_full(used);
+
+        let forced = used > self.options.disk_clean_percent;
+        if !forced && used <= self.options.disk_used_max_percent && !self.is_delete_hour() {
+            return Ok(0);
+        }
+        let expired = self.expired_segments(forced)?;
+        if expired == 0 {
+            return Ok(0);
+        }
+
+        // What pins a segment is judged by what was dispatched. Once that is durable, and the checkpoint knows of it, it stays true.
+        let pinned = self.dispatcher.plugins.iter().filter_map(|plugin| plugin.pinned_from()).min();
+        self.checkpoint_once()?;
+        let keep_from = PhysicalOffset(self.checkpointed.load(std::sync::atomic::Ordering::Acquire))
+            .min(pinned.unwrap_or(PhysicalOffset(u64::MAX)));
+        let mut deleted = 0;
+        while deleted < expired && self.log.segments().first().is_some_and(|oldest| oldest.end() <= keep_from) {
+            let removed = self.log.remove_oldest();
+            let Some(segment) = removed
+                .map_err(|source| self.io_error("remove a segment of", &self.options.commit_log_folder, source))?
+            else {
+                break;
+            };
+            deleted += 1;
+            tracing::info!(segment = %segment.base, used_percent = used, forced, "segment deleted");
+        }
+        if deleted < expired {
+            let pinned = pinned.map_or(0, |pinned| pinned.0);
+            tracing::info!(
+                physical_offset = pinned,
+                kept = expired - deleted,
+                "old segments are kept: undelivered messages pin them"
+            );
+        }
+        if deleted > 0 {
+            first_error(self.dispatcher.queues.set_min_position(self.log.first())).map_or(Ok(()), Err)?;
+            if let Some(index) = &self.dispatcher.index {
+                index.set_min_position(self.log.first())?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Refuses sends, or takes them again, by the use of the disk.
+    fn set_disk_full(&self, used: u64) {
+        let limit = self.options.disk_full_percent;
+        let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_full = disk_full.is_some();
+        *disk_full = (used > limit).then(|| {
+            let path = self.env.directory.display(Path::new(""));
+            format!("{path} is {used} % full, and sends are refused above diskSpaceWarningLevelRatio = {limit} %")
+        });
+        match (&*disk_full, was_full) {
+            (Some(remark), false) => tracing::error!(error = remark.as_str(), "sends are refused"),
+            (None, true) => tracing::info!(used_percent = used, "there is room on the disk again; sends are taken"),
+            _ => {}
+        }
+    }
+
+    /// How many of the oldest segments may be deleted by age, or by number if `forced`. The newest never is.
+    fn expired_segments(&self, forced: bool) -> Result<usize, StoreError> {
+        let segments = self.log.segments();
+        let candidates = segments.len().saturating_sub(1).min(self.options.delete_batch_max);
+        if forced {
+            return Ok(candidates);
+        }
+        let folder = &self.options.commit_log_folder;
+        let entries = self.env.directory.list(folder).map_err(|source| self.io_error("list", folder, source))?;
+        let now = self.env.clock.wall();
+        let is_expired = |base: PhysicalOffset| {
+            let name = super::segment::Segment::name(base);
+            let changed = entries.iter().find(|entry| entry.name == name).map(|entry| Timestamp(entry.modified_ms));
+            changed.is_some_and(|changed| now.since(changed) >= self.options.reserved_time)
+        };
+        Ok(segments[..candidates].iter().take_while(|segment| is_expired(segment.base)).count())
+    }
+
+    /// Whether this is one of the hours in which expired segments go, in the machine's local time.
+    fn is_delete_hour(&self) -> bool {
+        let day = Duration::from_secs(24 * 3600).as_millis() as i64;
+        let local = self.env.clock.wall().0 + i64::from(self.env.clock.utc_offset_seconds()) * 1000;
+        let hour = local.rem_euclid(day) / 3_600_000;
+        self.options.delete_when.iter().any(|&wanted| i64::from(wanted) == hour)
+    }
+}

@@ -40,6 +40,13 @@ pub(super) struct ClusterArgs {
     timeout: u64,
 }
 
+impl ClusterArgs {
+    /// The cluster of these name servers.
+    pub(super) fn of(name_servers: &str) -> Self {
+        Self { name_servers: name_servers.to_owned(), timeout: 5 }
+    }
+}
+
 /// A cluster: finds brokers through name servers and keeps one connection to each server.
 pub(super) struct Cluster {
     name_servers: Vec<String>,

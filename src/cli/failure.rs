@@ -7,7 +7,7 @@ const FAILED: u8 = 1;
 /// Exit code of a command that was asked for something impossible: wrong arguments, or a wrong configuration. Also clap's own.
 const MISUSED: u8 = 2;
 /// Exit code of a broker that had to stop because it could no longer keep a promise (`EX_SOFTWARE` of sysexits.h).
-const BROKEN: u8 = 70;
+pub(super) const BROKEN: u8 = 70;
 
 /// What the help of the command says about exit codes.
 pub(super) const EXIT_CODES: &str = "Exit codes: 0 done; 1 could not be done; 2 wrong arguments or configuration; 70 the broker stopped because it could no longer keep a promise.";

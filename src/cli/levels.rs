@@ -102,12 +102,14 @@ async fn ask(args: &LevelsArgs) -> Result<Vec<Level>, Failure> {
         let figures = cluster.broker_figures(&address).await?;
         for (index, (word, delay)) in words.0.iter().enumerate() {
             let level = index + 1;
-            // `delivered,max`: absent until the level was used.
-            let pending = figures.get(&format!("scheduleMessageOffset_{level}")).and_then(|text| {
-                let (delivered, max) = text.split_once(',')?;
+            let number = |name: &str| figures.get(&format!("{name}{{level={level}}}"))?.parse::<f64>().ok();
+            // RocketMQ's own figure, `delivered,max`, is absent until the level was used.
+            let behind = || {
+                let (delivered, max) = figures.get(&format!("scheduleMessageOffset_{level}"))?.split_once(',')?;
                 Some(max.parse::<i64>().ok()? - delivered.parse::<i64>().ok()?)
-            });
-            let next_at = figures.get(&format!("scheduleNextDeliverAt_{level}")).and_then(|text| text.parse().ok());
+            };
+            let pending = number("delayPending").map(|pending| pending as i64).or_else(behind);
+            let next_at = number("delayNextDeadlineMs").map(|at| at as i64);
             levels.push(Level {
                 broker: name.clone(),
                 level,

@@ -1,9 +1,16 @@
 //! The `latermq` command: its subcommands, and the one place where the parts of the broker are put together.
 
+mod broker;
 mod cluster;
+mod configure;
 mod consume;
+mod demo;
 mod failure;
 mod levels;
+mod limits;
+mod listen;
+mod log;
+mod namesrv;
 mod print;
 mod send;
 mod topic;
@@ -27,10 +34,13 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum CommandName {
+    Broker(broker::BrokerArgs),
+    Namesrv(namesrv::NamesrvArgs),
     Send(send::SendArgs),
     Consume(consume::ConsumeArgs),
     Levels(levels::LevelsArgs),
     Topic(topic::TopicArgs),
+    Demo(demo::DemoArgs),
 }
 
 /// Runs the command of this process's arguments.
@@ -38,10 +48,13 @@ pub fn run() -> ExitCode {
     // clap ends the process itself for --help (0) and for wrong arguments (2).
     let CommandLine { command } = CommandLine::parse();
     let result = match &command {
+        CommandName::Broker(args) => broker::run(args),
+        CommandName::Namesrv(args) => namesrv::run(args),
         CommandName::Send(args) => send::run(args),
         CommandName::Consume(args) => consume::run(args),
         CommandName::Levels(args) => levels::run(args),
         CommandName::Topic(args) => topic::run(args),
+        CommandName::Demo(args) => demo::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -111,14 +111,23 @@ pub static SECTIONS: &[Section] = &[
     },
     Section {
         title: "Delayed messages",
-        keys: &[Key::new(
-            "messageDelayLevel",
-            Kind::Levels,
-            "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-            "How long each delay level waits, from level 1 on, separated by single spaces. Units: s, m, h, d; each value above zero.\n\
+        keys: &[
+            Key::new(
+                "messageDelayLevel",
+                Kind::Levels,
+                "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+                "How long each delay level waits, from level 1 on, separated by single spaces. Units: s, m, h, d; each value above zero.\n\
              A message sent with a level beyond the last waits as long as the last. Messages that wait keep the time they were promised when this\n\
              changes; a change needs a restart. Consumers' retries use levels 3, 4, 5 and so on: keep these apart.",
-        )],
+            ),
+            Key::new(
+                "parkAfter",
+                Kind::Number(0, INT_MAX),
+                "600000",
+                "Our own key. Milliseconds for which a waiting message that cannot be read is tried again; then it is parked: counted, logged, and kept\n\
+                 in a topic of its own, while those behind it go on.",
+            ),
+        ],
     },
     Section {
         title: "Where and how messages are kept",

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     broker::BrokerOptions,
+    delay::{DelayOptions, LevelTableError},
     namesrv::NameServerOptions,
     store::{FlushPolicy, StoreOptions},
 };
@@ -254,6 +255,18 @@ impl Settings {
         })
     }
 
+    /// What the level scheduler is made with.
+    ///
+    /// # Errors
+    /// A bad token of `messageDelayLevel`, with its place.
+    pub fn delay_options(&self) -> Result<DelayOptions, ConfigError> {
+        let levels = self.text("messageDelayLevel").parse().map_err(|error: LevelTableError| {
+            let LevelTableError { number, token, column, reason } = error;
+            self.refuse("messageDelayLevel", format!("token {number} {token:?} at column {column}: {reason}"))
+        })?;
+        Ok(DelayOptions { levels, park_after: self.millis("parkAfter"), ..DelayOptions::default() })
+    }
+
     /// What the broker is made with. `advertised` is the address that clients are told; `levels`, how many delay levels there are.
     pub fn broker_options(&self, advertised: SocketAddr, levels: u32) -> BrokerOptions {
         BrokerOptions {
@@ -334,11 +347,6 @@ impl Settings {
             Value::Address(address) => address.as_ref().map(|(host, port)| join(host, *port)),
             other => unreachable!("namesrvListenAddress is {other:?}, not an address"),
         }
-    }
-
-    /// The delay levels, as text.
-    pub fn delay_levels(&self) -> &str {
-        self.text("messageDelayLevel")
     }
 
     /// Whether the log is written as JSON.

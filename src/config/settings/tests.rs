@@ -152,7 +152,18 @@ fn every_default_is_allowed_and_equals_that_of_the_layer() {
         ..settings.broker_options(advertised, 18)
     };
     assert_eq!(format!("{broker:?}"), format!("{:?}", BrokerOptions::default()));
+    assert_eq!(format!("{:?}", settings.delay_options().unwrap()), format!("{:?}", DelayOptions::default()));
     assert_eq!(format!("{:?}", settings.name_server_options()), format!("{:?}", NameServerOptions::default()));
+}
+
+#[test]
+fn schedule_4_a_bad_level_is_named_with_file_line_token_and_position() {
+    let error = load("\nmessageDelayLevel=1s 2x 3s\n").settings.delay_options().unwrap_err();
+
+    assert_eq!(
+        error.to_string(),
+        "broker.conf line 2: messageDelayLevel = 1s 2x 3s: token 2 \"2x\" at column 4: it must end with a unit: s, m, h or d"
+    );
 }
 
 #[test]
@@ -200,7 +211,7 @@ fn environment_variables_name_keys_whatever_their_case_and_underscores() {
     let mut sources = sources("");
     for (index, name) in ["LATERMQ_MESSAGE_DELAY_LEVEL", "LATERMQ_messageDelayLevel"].into_iter().enumerate() {
         sources.environment = vec![(name.to_owned(), format!("{}s", index + 1))];
-        assert_eq!(Settings::load(&sources).unwrap().settings.delay_levels(), format!("{}s", index + 1));
+        assert_eq!(Settings::load(&sources).unwrap().settings.text("messageDelayLevel"), format!("{}s", index + 1));
     }
 }
 

@@ -1,0 +1,401 @@
+//! The command as a person or a script meets it: help, exit codes, messages, and a broker from start to stop.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long a line of a log is waited for before the test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let output = latermq(&["--help"]);
+
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "demo"] {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{text}");
+        let help = latermq(&[command, "--help"]);
+        assert_eq!(help.status.code(), Some(0));
+        assert!(stdout(&help).contains("Usage:"));
+    }
+    assert!(text.contains("Exit codes"), "{text}");
+}
+
+#[test]
+fn wrong_arguments_end_with_code_two() {
+    for arguments in [
+        &[][..],
+        &["nonsense"],
+        &["broker", "--nonsense"],
+        &["send"],
+        &["send", "t", "b", "-l", "0"],
+        &["send", "t", "b", "-p", "x"],
+    ] {
+        assert_eq!(latermq(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_ends_with_code_two_and_names_every_error() {
+    let folder = TempDir::new().unwrap();
+    let conf = folder.path().join("broker.conf");
+    std::fs::write(&conf, "listenPort = 99999\n\naclEnable=true\nflushDiskType=NEVER\n").unwrap();
+
+    let output = latermq(&["broker", "-c", conf.to_str().unwrap(), "--set", "listenAddress"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr(&output), "latermq: command line: \"listenAddress\": must be key=value\n");
+
+    let output = latermq(&["broker", "-c", conf.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let file = conf.display();
+    let lines: Vec<String> = stderr(&output).lines().map(str::to_owned).collect();
+    assert_eq!(lines[0], format!("latermq: {file} line 1: listenPort = 99999: must be a number from 0 to 65535"));
+    assert_eq!(
+        lines[1],
+        format!("latermq: {file} line 4: flushDiskType = NEVER: must be one of ASYNC_FLUSH, SYNC_FLUSH")
+    );
+    assert!(lines[2].starts_with(&format!("latermq: {file} line 3: aclEnable = true: not supported yet")), "{lines:?}");
+}
+
+#[test]
+fn schedule_4_a_bad_level_stops_the_start_and_is_named_with_file_key_token_and_position() {
+    let folder = TempDir::new().unwrap();
+    let conf = folder.path().join("broker.conf");
+    std::fs::write(&conf, "messageDelayLevel=1s  5s\n").unwrap();
+
+    let output =
+        latermq(&["broker", "-c", conf.to_str().unwrap(), "-s", &store_in(folder.path()), "-s", "listenPort=0"]);
+
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
+    let wanted = format!("latermq: {} line 1: messageDelayLevel = 1s  5s: token 2 \"\" at column 4", conf.display());
+    assert!(text.lines().any(|line| line.starts_with(&wanted)), "{text}");
+    assert!(!folder.path().join("store").exists());
+}
+
+#[test]
+fn a_configuration_file_that_is_not_there_ends_with_code_two() {
+    let output = latermq(&["broker", "-c", "/nonexistent/broker.conf"]);
+
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("/nonexistent/broker.conf"));
+}
+
+#[test]
+fn a_segment_smaller_than_the_largest_record_stops_the_start() {
+    let folder = TempDir::new().unwrap();
+
+    let output = latermq(&[
+        "broker",
+        "-s",
+        &store_in(folder.path()),
+        "-s",
+        "listenPort=0",
+        "-s",
+        "mappedFileSizeCommitLog=65536",
+    ]);
+
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("command line: mappedFileSizeCommitLog = 65536: "), "{}", stderr(&output));
+}
+
+#[test]
+fn print_config_shows_what_is_in_force_and_where_it_comes_from() {
+    let output = command(&["broker", "--print-config", "-s", "listenPort=1234", "-n", "10.0.0.1:9876"])
+        .env("LATERMQ_MESSAGE_DELAY_LEVEL", "1s 2s")
+        .output()
+        .unwrap();
+
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    for lines in [
+        "# command line\nlistenPort=1234\n",
+        "# command line\nnamesrvAddr=10.0.0.1:9876\n",
+        "# environment variable LATERMQ_MESSAGE_DELAY_LEVEL\nmessageDelayLevel=1s 2s\n",
+        "\nbindAddress=127.0.0.1\n",
+    ] {
+        assert!(text.contains(lines), "{lines:?} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn without_a_name_server_commands_end_with_code_one_and_say_who_does_not_answer() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+
+    for arguments in [&["topic", "list"][..], &["send", "t", "b"], &["levels"], &["consume", "t"]] {
+        let output = latermq(&[arguments, &["-n", &address]].concat());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(&address), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_name_server_alone_starts_answers_and_stops() {
+    let mut server = Server::start(&["namesrv", "--listen", "127.0.0.1:0", "-s", "logFormat=json"]);
+    let started = server.wait_for("name server started");
+    let address = started["address"].as_str().unwrap().to_owned();
+
+    let list = latermq(&["topic", "list", "-n", &address, "-o", "json"]);
+    let levels = latermq(&["levels", "-n", &address]);
+
+    assert_eq!((list.status.code(), stdout(&list).as_str()), (Some(0), "[]\n"));
+    assert_eq!(levels.status.code(), Some(1));
+    assert!(stderr(&levels).contains("knows no broker"));
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_broker_carries_messages_from_send_to_consume_and_stops_with_code_zero() {
+    let folder = TempDir::new().unwrap();
+    let (mut broker, name_server) = Server::start_broker(folder.path(), &["-s", "messageDelayLevel=1s 2s"]);
+
+    let created = latermq(&["topic", "create", "orders", "-q", "2", "-n", &name_server]);
+    assert_eq!(created.status.code(), Some(0), "{}", stderr(&created));
+    for arguments in [&["at once", "-t", "a", "-k", "k1"][..], &["later", "-l", "1", "-p", "colour=blue"]] {
+        let sent = latermq(&[&["send", "orders", "-n", &name_server, "-o", "json"], arguments].concat());
+        assert_eq!(sent.status.code(), Some(0), "{}", stderr(&sent));
+        assert_eq!(json(&sent)["status"], "SEND_OK");
+    }
+    let consumed = latermq(&["consume", "orders", "-n", &name_server, "-c", "2", "-i", "20", "-o", "json"]);
+    assert_eq!(consumed.status.code(), Some(0), "{}", stderr(&consumed));
+    let messages: Vec<Value> = stdout(&consumed).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        (&messages[0]["body"], &messages[0]["properties"]["TAGS"], &messages[0]["latenessMs"]),
+        (&"at once".into(), &"a".into(), &Value::Null)
+    );
+    assert_eq!(
+        (&messages[1]["body"], &messages[1]["properties"]["colour"], &messages[1]["level"]),
+        (&"later".into(), &"blue".into(), &1.into())
+    );
+    assert!(messages[1]["latenessMs"].as_i64().unwrap() >= 0);
+
+    let again = latermq(&["consume", "orders", "-n", &name_server, "-c", "1", "-i", "1"]);
+    assert_eq!(again.status.code(), Some(1), "what was printed comes again: {}", stdout(&again));
+
+    let levels = latermq(&["levels", "-n", &name_server, "-o", "json"]);
+    let levels = json(&levels);
+    assert_eq!(levels.as_array().unwrap().len(), 2);
+    assert_eq!((&levels[1]["delayMs"], &levels[1]["pending"]), (&2000.into(), &0.into()));
+
+    assert_eq!(broker.stop(), Some(0));
+    assert!(!folder.path().join("store/abort").exists());
+}
+
+#[test]
+fn levels_tell_how_many_messages_wait_and_when_the_next_is_due() {
+    let folder = TempDir::new().unwrap();
+    let (mut broker, name_server) = Server::start_broker(folder.path(), &["-s", "messageDelayLevel=1s 1h"]);
+    let sent = latermq(&["send", "orders", "much later", "-l", "2", "-c", "3", "-n", &name_server]);
+    assert_eq!(sent.status.code(), Some(0), "{}", stderr(&sent));
+
+    let levels = json(&latermq(&["levels", "-n", &name_server, "-o", "json"]));
+
+    assert_eq!(levels[1]["pending"], 3);
+    let next_at = levels[1]["nextDeliverAt"].as_i64().unwrap();
+    let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    assert!((now..=now + 3_600_000).contains(&next_at), "{next_at} is not within an hour from {now}");
+    assert_eq!(broker.stop(), Some(0));
+}
+
+#[test]
+fn a_second_broker_on_the_same_store_is_refused_in_words() {
+    let folder = TempDir::new().unwrap();
+    let (mut first, _) = Server::start_broker(folder.path(), &[]);
+
+    let second = latermq(&[
+        "broker",
+        "-s",
+        &store_in(folder.path()),
+        "-s",
+        "listenPort=0",
+        "-s",
+        "namesrvListenAddress=127.0.0.1:0",
+    ]);
+
+    assert_eq!(second.status.code(), Some(1));
+    assert!(stderr(&second).contains("another broker is running on this store"), "{}", stderr(&second));
+    assert_eq!(first.stop(), Some(0));
+}
+
+#[test]
+fn a_port_in_use_ends_the_start_and_the_store_is_closed_cleanly() {
+    let folder = TempDir::new().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+
+    let output = latermq(&[
+        "broker",
+        "-s",
+        &store_in(folder.path()),
+        "-s",
+        "listenPort=0",
+        "-s",
+        &format!("namesrvListenAddress={address}"),
+    ]);
+
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("cannot listen on {address}")), "{}", stderr(&output));
+    assert!(!folder.path().join("store/abort").exists());
+}
+
+#[test]
+fn the_start_log_tells_version_file_address_store_levels_and_flush_policy() {
+    let folder = TempDir::new().unwrap();
+    let conf = folder.path().join("broker.conf");
+    std::fs::write(
+        &conf,
+        "messageDelayLevel=1s 90s\nflushDiskType=SYNC_FLUSH\nlistenPort=0\nnamesrvListenAddress=127.0.0.1:0\nfoo=1\n",
+    )
+    .unwrap();
+
+    let mut broker = Server::start(&[
+        "broker",
+        "-c",
+        conf.to_str().unwrap(),
+        "-s",
+        &store_in(folder.path()),
+        "-s",
+        "logFormat=json",
+    ]);
+    broker.wait_for("broker started");
+
+    let log = broker.seen.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let store = folder.path().join("store").display().to_string();
+    for needle in [
+        env!("CARGO_PKG_VERSION"),
+        conf.to_str().unwrap(),
+        "\"advertised\":\"127.0.0.1:",
+        &store,
+        "1 = 1s, 2 = 90s",
+        "SYNC_FLUSH",
+        "unknown key foo",
+        "open_files_max",
+    ] {
+        assert!(log.contains(needle), "{needle} is missing:\n{log}");
+    }
+    assert_eq!(broker.stop(), Some(0));
+}
+
+#[test]
+fn the_demo_shows_a_message_of_each_level_and_leaves_nothing_behind() {
+    let folder = TempDir::new().unwrap();
+
+    let output = command(&["demo"]).env("TMPDIR", folder.path()).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let text = stdout(&output);
+    for level in 1..=5 {
+        assert!(text.contains(&format!("I asked for level {level}")), "{text}");
+    }
+    assert!(!text.contains('\u{1b}'), "colours although this is no terminal: {text:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// A command in an environment that sets nothing.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latermq"));
+    command.args(arguments).stdin(Stdio::null()).env_clear().env("HOME", "/nonexistent");
+    command
+}
+
+fn latermq(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", stdout(output), stderr(output)))
+}
+
+fn store_in(folder: &Path) -> String {
+    format!("storePathRootDir={}", folder.join("store").display())
+}
+
+/// A running command that logs JSON to standard error; killed when dropped.
+struct Server {
+    process: Child,
+    lines: Receiver<String>,
+    seen: Vec<Value>,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let stderr = process.stderr.take().unwrap();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { process, lines, seen: Vec::new() }
+    }
+
+    /// A broker on free ports with a small store in `folder`; gives the address of its name server too.
+    fn start_broker(folder: &Path, arguments: &[&str]) -> (Self, String) {
+        let store = store_in(folder);
+        let usual = [
+            "broker",
+            "-s",
+            &store,
+            "-s",
+            "listenPort=0",
+            "-s",
+            "namesrvListenAddress=127.0.0.1:0",
+            "-s",
+            "logFormat=json",
+        ];
+        let small = ["-s", "mappedFileSizeCommitLog=16777216", "-s", "maxHashSlotNum=1000", "-s", "maxIndexNum=4000"];
+        let mut broker = Self::start(&[&usual[..], &small, arguments].concat());
+        let name_server = broker.wait_for("serving")["name_server"].as_str().unwrap().to_owned();
+        (broker, name_server)
+    }
+
+    /// The line with this message.
+    fn wait_for(&mut self, message: &str) -> Value {
+        loop {
+            let line = self
+                .lines
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("{message:?} does not come after {:?}", self.seen));
+            let value: Value = serde_json::from_str(&line).unwrap_or(Value::String(line));
+            self.seen.push(value.clone());
+            if value["message"] == message {
+                return value;
+            }
+        }
+    }
+
+    /// Asks it to stop; gives its exit code.
+    fn stop(&mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

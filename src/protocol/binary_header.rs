@@ -113,7 +113,7 @@ impl Input<'_> {
 
     fn text(&mut self, bytes: i32) -> Result<Text, FrameError> {
         let end = self.end_of(bytes)?;
-        let text = Text::from_bytes(self.header.slice(self.at..end));
+        let text = Text::from_range(self.header, self.at..end);
         self.at = end;
         Ok(text)
     }

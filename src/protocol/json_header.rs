@@ -215,8 +215,8 @@ impl Input<'_> {
                 }
             }
         }
-        let value = self.header.slice(start..self.at);
-        Ok((value != "null").then(|| Text::from_bytes(value)))
+        let value = start..self.at;
+        Ok((self.header[value.clone()] != *b"null").then(|| Text::from_range(self.header, value)))
     }
 
     /// Skips an object or array; only brackets and strings are looked at, and no recursion is needed.
@@ -248,7 +248,7 @@ impl Input<'_> {
         self.at = stop.map_or(self.header.len(), |stop| start + stop);
         if self.peek() == Some(b'"') {
             self.at += 1;
-            return Ok(Text::from_bytes(self.header.slice(start..self.at - 1)));
+            return Ok(Text::from_range(self.header, start..self.at - 1));
         }
         let mut text = self.header[start..self.at].to_vec();
         loop {

@@ -3,16 +3,19 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use bytes::Bytes;
 
 /// Longest string kept inside a [`Text`] itself, in bytes: nearly every header key and value.
 const INLINE_BYTES: usize = 30;
+/// Shorter strings are copied out of their frame: names are kept for long, and a slice would keep a whole read buffer with them.
+const SHARED_BYTES_MIN: usize = 256;
 
 /// An immutable UTF-8 string that is static, short and inline, owned, or a slice of the frame it came in.
 ///
-/// A slice keeps the buffer it was read into alive; [`Text::detach`] copies it out for values that are kept for long.
+/// Only long strings are slices, such as a message's properties. A slice keeps the buffer it was read into alive; [`Text::detach`]
+/// copies it out for values that are kept for long.
 #[derive(Clone)]
 pub struct Text(Kind);
 
@@ -33,13 +36,19 @@ impl Text {
         Text(Kind::Static(text))
     }
 
-    /// Takes `bytes` as a string without copying unless it is short; bytes that are not UTF-8 become U+FFFD, as in Java.
+    /// Takes `range` of `bytes` as a string, without copying if it is long; bytes that are not UTF-8 become U+FFFD, as in Java.
+    pub(super) fn from_range(bytes: &Bytes, range: Range<usize>) -> Text {
+        match std::str::from_utf8(&bytes[range.clone()]) {
+            Ok(text) if text.len() < SHARED_BYTES_MIN => Text::from(text),
+            _ => Text::from_bytes(bytes.slice(range)),
+        }
+    }
+
+    /// Takes `bytes` as a string without copying if it is long; bytes that are not UTF-8 become U+FFFD, as in Java.
     pub fn from_bytes(bytes: Bytes) -> Text {
         match std::str::from_utf8(&bytes) {
-            Ok(text) => match inline(text) {
-                Some(short) => short,
-                None => Text(Kind::Shared(bytes)),
-            },
+            Ok(text) if text.len() < SHARED_BYTES_MIN => Text::from(text),
+            Ok(_) => Text(Kind::Shared(bytes)),
             Err(_) => Text(Kind::Owned(String::from_utf8_lossy(&bytes).into())),
         }
     }
@@ -233,12 +242,19 @@ mod tests {
     }
 
     #[test]
+    fn a_text_as_short_as_a_name_does_not_hold_its_frame() {
+        let frame = Bytes::from(vec![b'x'; 255]);
+        let _text = Text::from_range(&frame, 0..255);
+        assert!(frame.is_unique());
+    }
+
+    #[test]
     fn a_detached_text_no_longer_holds_the_frame() {
-        let frame = Bytes::from(vec![b'x'; 100]);
+        let frame = Bytes::from(vec![b'x'; 1000]);
         let text = Text::from_bytes(frame.clone());
         assert!(!frame.is_unique());
         let text = text.detach();
         assert!(frame.is_unique());
-        assert_eq!(text.len(), 100);
+        assert_eq!(text.len(), 1000);
     }
 }

@@ -13,6 +13,10 @@ pub struct Figures {
     pub accepted: AtomicU64,
     /// Connections refused because there were too many.
     pub refused: AtomicU64,
+    /// Bytes read.
+    pub bytes_in: AtomicU64,
+    /// Bytes written.
+    pub bytes_out: AtomicU64,
     /// Frames read.
     pub frames_in: AtomicU64,
     /// Frames written.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
-use tokio::io::Interest;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, warn};
@@ -32,8 +32,8 @@ enum End {
 }
 
 /// Serves the connection until it ends; then everyone who waits for something from it knows.
-pub(super) async fn run(connection: Arc<Connection>, stream: TcpStream, handler: Arc<dyn Handler>) {
-    let figures = Arc::clone(&connection.figures);
+pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, handler: Arc<dyn Handler>) {
+    let farewell = Farewell { connection: &connection, handler: &*handler };
     guarded(&connection, "connected", || handler.connected(&connection));
     let mut task = Task {
         input: BytesMut::new(),
@@ -43,15 +43,14 @@ pub(super) async fn run(connection: Arc<Connection>, stream: TcpStream, handler:
         queue: Vec::new(),
         connection: &connection,
         handler: &*handler,
-        stream,
     };
-    let end = task.serve().await;
+    let end = task.serve(&mut stream).await;
     // Answers made before the end still go out, if the socket takes them at once.
     task.encode_queued();
-    let _ = task.output.write_to(&task.stream);
-    task.input = BytesMut::new();
-    task.note_capacity();
+    let _ = task.output.write_to(&stream);
     drop(task);
+    drop(stream);
+    let figures = &connection.figures;
     let peer = connection.peer();
     match end {
         End::Asked | End::ByPeer => debug!(%peer, "connection closed"),
@@ -69,9 +68,21 @@ pub(super) async fn run(connection: Arc<Connection>, stream: TcpStream, handler:
             warn!(%peer, "peer does not read, connection closed");
         }
     }
-    connection.finish();
-    guarded(&connection, "closed", || handler.closed(&connection));
-    connection.bury();
+    drop(farewell);
+}
+
+/// Tells everyone that the connection is over, also when its task panics or is dropped with the runtime.
+struct Farewell<'a> {
+    connection: &'a Arc<Connection>,
+    handler: &'a dyn Handler,
+}
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        self.connection.finish();
+        guarded(self.connection, "closed", || self.handler.closed(self.connection));
+        self.connection.bury();
+    }
 }
 
 /// Runs a handler's function; a panic in it is logged and goes no further.
@@ -97,11 +108,17 @@ struct Task<'a> {
     queue: Vec<Command>,
     connection: &'a Arc<Connection>,
     handler: &'a dyn Handler,
-    stream: TcpStream,
+}
+
+impl Drop for Task<'_> {
+    fn drop(&mut self) {
+        self.connection.figures.input_bytes.fetch_sub(self.input_capacity as i64, Ordering::Relaxed);
+    }
 }
 
 impl Task<'_> {
-    async fn serve(&mut self) -> End {
+    async fn serve(&mut self, stream: &mut TcpStream) -> End {
+        let (mut reader, writer) = stream.split();
         let options = &self.connection.options;
         let mut passed_at = Instant::now();
         let mut written_at = passed_at;
@@ -112,28 +129,29 @@ impl Task<'_> {
                 Ok(drained) => drained,
                 Err(error) => return End::Malformed(error),
             };
+            let was_empty = self.output.bytes() == 0;
             self.encode_queued();
-            let had_output = self.output.bytes() > 0;
-            let now = Instant::now();
-            match self.output.write_to(&self.stream) {
-                Ok(0) => {}
-                Ok(bytes) => {
-                    self.connection.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                    (passed_at, written_at) = (now, now);
+            if self.output.bytes() > 0 {
+                let now = Instant::now();
+                if was_empty {
+                    written_at = now;
                 }
-                Err(error) => return End::Broken(error),
+                match self.output.write_to(writer.as_ref()) {
+                    Ok(0) => {}
+                    Ok(bytes) => {
+                        Figures::add(&self.connection.figures.bytes_out, bytes as u64);
+                        self.connection.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                        (passed_at, written_at) = (now, now);
+                    }
+                    Err(error) => return End::Broken(error),
+                }
             }
             let has_output = self.output.bytes() > 0;
-            if !had_output {
-                written_at = now;
-            }
             match self.connection.state() {
                 State::Open => {}
                 State::Draining => {
-                    if self.connection.in_flight.load(Ordering::Acquire) == 0
-                        && !has_output
-                        && self.connection.fall_asleep()
-                    {
+                    let answered = self.connection.in_flight.load(Ordering::Acquire) == 0;
+                    if answered && !has_output && self.connection.fall_asleep() {
                         return End::Asked;
                     }
                 }
@@ -148,25 +166,23 @@ impl Task<'_> {
                 continue;
             }
 
-            let deadline = if has_output {
-                (written_at + options.write_timeout).min(passed_at + options.idle_timeout)
-            } else {
-                passed_at + options.idle_timeout
-            };
+            let idle_at = passed_at + options.idle_timeout;
+            let deadline = if has_output { idle_at.min(written_at + options.write_timeout) } else { idle_at };
             if deadline < timer.deadline() {
                 timer.as_mut().reset(deadline);
             }
-            let interest = match (!paused, has_output) {
-                (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
-                (true, false) => Some(Interest::READABLE),
-                (false, true) => Some(Interest::WRITABLE),
-                (false, false) => None,
-            };
-            let mut readable = false;
+            let room = if paused { 0 } else { self.make_room() };
             tokio::select! {
-                ready = self.stream.ready(interest.unwrap_or(Interest::READABLE)), if interest.is_some() => match ready {
-                    Ok(ready) => readable = ready.is_readable() && !paused,
+                read = reader.read_buf(&mut self.input), if !paused => match read {
+                    Ok(0) => return End::ByPeer,
+                    Ok(bytes) => {
+                        passed_at = Instant::now();
+                        self.note_read(bytes, room);
+                    }
                     Err(error) => return End::Broken(error),
+                },
+                writable = writer.writable(), if has_output => if let Err(error) = writable {
+                    return End::Broken(error);
                 },
                 () = self.connection.wake.notified() => {}
                 () = &mut timer => {
@@ -174,21 +190,13 @@ impl Task<'_> {
                     if has_output && now >= written_at + options.write_timeout {
                         return End::Stalled;
                     }
-                    if now >= passed_at + options.idle_timeout {
+                    if now >= idle_at {
                         return End::Idle;
                     }
                     timer.as_mut().reset(deadline);
                 }
             }
             self.connection.wake_up();
-            if readable {
-                match self.read() {
-                    Ok(Some(0)) => return End::ByPeer,
-                    Ok(Some(_)) => passed_at = Instant::now(),
-                    Ok(None) => {}
-                    Err(error) => return End::Broken(error),
-                }
-            }
         }
     }
 
@@ -200,22 +208,21 @@ impl Task<'_> {
             || self.connection.state() != State::Open
     }
 
-    /// One read; `None` when there was nothing after all, 0 when the peer has closed.
-    fn read(&mut self) -> io::Result<Option<usize>> {
+    /// Makes room for one read; tells how many bytes it may take.
+    fn make_room(&mut self) -> usize {
         self.input.reserve(self.read_bytes);
-        let room = self.input.capacity() - self.input.len();
-        let read = match self.stream.try_read_buf(&mut self.input) {
-            Ok(read) => Some(read),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
-            Err(error) => return Err(error),
-        };
-        if read.is_some_and(|read| read == room) {
+        self.note_capacity();
+        self.input.capacity() - self.input.len()
+    }
+
+    /// Fits the size of the next read to this one.
+    fn note_read(&mut self, bytes: usize, room: usize) {
+        Figures::add(&self.connection.figures.bytes_in, bytes as u64);
+        if bytes == room {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
-        } else if read.is_some_and(|read| read < self.read_bytes / 4) {
+        } else if bytes < self.read_bytes / 4 {
             self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
-        self.note_capacity();
-        Ok(read)
     }
 
     /// Handles the frames that are complete; false when it stopped before the last of them.

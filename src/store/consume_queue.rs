@@ -58,6 +58,8 @@ const SECTOR_BYTES: u64 = 512;
 const CHUNK_ENTRIES: u64 = 3_000;
 /// Most offsets in a row that may be missing from the log: what a segment of 1 GiB can hold. More is taken for a damaged offset.
 pub(super) const GAP_ENTRIES_MAX: u64 = 1 << 24;
+/// Most files in a row that may be missing between two others.
+const GAP_FILES_MAX: u64 = 1 << 10;
 /// Most entries that wait for a file that cannot be written; the queue is set aside then.
 pub(super) const PENDING_ENTRIES_MAX: usize = 1 << 18;
 
@@ -164,7 +166,8 @@ struct Writer {
 impl ConsumeQueue {
     /// Opens a queue, or begins one; nothing is created before the first entry is written. Its range is empty until [`ConsumeQueue::rewind`].
     ///
-    /// Strange names are ignored, and files before a gap too; a file that a crash left short is extended if it is the newest.
+    /// Strange names are ignored. What a crash left short or took from between two files is made good with zeros, an empty newest file is
+    /// removed.
     ///
     /// # Errors
     /// [`StoreError::FileLength`] if a file has another length than `file_bytes`; [`StoreError::Io`].
@@ -461,6 +464,8 @@ impl ConsumeQueue {
             self.first.store((number + 1) * self.file_entries(), Ordering::Release);
             writer.files.0 = number + 1;
             self.remove_file(&mut writer, number)?;
+            // One after the other, also on disk: a gap would be taken for what a crash took.
+            self.directory.sync_folder(&self.folder).map_err(|error| self.fault("sync", error))?;
             debug!(topic = %self.topic, queue_id = self.queue_id.0, file = self.file_name(number), "queue file deleted");
         }
         Ok(())
@@ -510,7 +515,7 @@ impl ConsumeQueue {
         self.min.fetch_min(max, Ordering::AcqRel);
     }
 
-    /// The numbers of the newest files without a gap, as [`Writer::files`].
+    /// The numbers of the files, as [`Writer::files`]. What a crash took from them is made good with zeros: it holds nothing that was synced.
     fn find_files(&self) -> Result<(u64, u64), StoreError> {
         let listed = self.directory.list(&self.folder).map_err(|error| self.fault("list", error))?;
         let mut found = Vec::new();
@@ -533,43 +538,45 @@ impl ConsumeQueue {
             self.directory.remove(&path).map_err(|error| self.fault("remove", error))?;
             found.pop();
         }
-        let count = found.len();
-        for (at, (start, bytes, name)) in found.iter().enumerate() {
-            let path = self.folder.join(name);
-            let extends = at + 1 == count && *bytes < self.file_bytes && start.is_multiple_of(self.file_bytes);
-            if extends {
-                warn!(path = self.directory.display(&path), bytes, "newest queue file is short, extended");
-                let file = self.directory.open(&path).map_err(|error| self.fault("open", error))?;
-                file.set_bytes(self.file_bytes, Allocation::Sparse).map_err(|error| self.fault("extend", error))?;
-                file.sync().map_err(|error| self.fault("sync", error))?;
-            } else if *bytes != self.file_bytes {
-                return Err(StoreError::FileLength {
-                    path: self.directory.display(&path),
-                    found: *bytes,
-                    wanted: self.file_bytes,
-                    key: FILE_BYTES_KEY,
-                });
+        let newest = found.last().map(|(start, ..)| *start);
+        let mut files: Option<(u64, u64)> = None;
+        let mut created = false;
+        for (start, bytes, name) in found.into_iter().rev() {
+            let file_path = self.folder.join(&name);
+            let path = self.directory.display(&file_path);
+            // A crash takes the length of a file that was not synced, or a part of it from the newest.
+            let is_short = bytes == 0 || bytes < self.file_bytes && Some(start) == newest;
+            if !is_short && bytes != self.file_bytes {
+                let wanted = self.file_bytes;
+                return Err(StoreError::FileLength { path, found: bytes, wanted, key: FILE_BYTES_KEY });
             }
-        }
-        let mut files = None;
-        for (start, _, name) in found.iter().rev() {
-            let path = self.folder.join(name);
+            if !start.is_multiple_of(self.file_bytes) {
+                warn!(path, "queue file begins within another, ignored");
+                continue;
+            }
             let number = start / self.file_bytes;
-            files = match files {
-                _ if !start.is_multiple_of(self.file_bytes) => {
-                    warn!(
-                        path = self.directory.display(&path),
-                        "queue file begins between two entries' files, ignored"
-                    );
-                    files
-                }
-                None => Some((number, number + 1)),
-                Some((first, end)) if number + 1 == first => Some((number, end)),
-                Some(files) => {
-                    warn!(path = self.directory.display(&path), "queue file before a gap, ignored");
-                    Some(files)
-                }
-            };
+            let first = files.map_or(number + 1, |(first, _)| first);
+            if first - number > GAP_FILES_MAX {
+                warn!(path, "queue file far before the others, ignored");
+                continue;
+            }
+            if is_short {
+                warn!(path, bytes, "queue file is short, extended");
+                let file = self.directory.open(&file_path).map_err(|error| self.fault("open", error))?;
+                let extended = file.set_bytes(self.file_bytes, Allocation::Sparse).and_then(|()| file.sync());
+                extended.map_err(|error| self.fault("extend", error))?;
+            }
+            for missing in number + 1..first {
+                let path = self.folder.join(self.file_name(missing));
+                warn!(path = self.directory.display(&path), "queue file is missing, begun anew");
+                let file = self.directory.create(&path, self.file_bytes, Allocation::Sparse);
+                file.and_then(|file| file.sync()).map_err(|error| self.fault("create", error))?;
+                created = true;
+            }
+            files = Some((number, files.map_or(number + 1, |(_, end)| end)));
+        }
+        if created {
+            self.directory.sync_folder(&self.folder).map_err(|error| self.fault("sync", error))?;
         }
         Ok(files.unwrap_or_default())
     }
@@ -639,7 +646,7 @@ impl ConsumeQueue {
     fn take(&self, writer: &mut Writer, at: u64, entry: QueueEntry) -> Result<(), StoreError> {
         let begun = writer.files.0 != writer.files.1 || !writer.pending.is_empty();
         if begun && at < writer.next {
-            let anew = writer.last.is_some_and(|last| entry.position >= last.end());
+            let anew = writer.last.is_none_or(|last| entry.position >= last.end());
             if !anew {
                 return self.replace(writer, at, entry);
             }
@@ -681,7 +688,9 @@ impl ConsumeQueue {
 
     /// Drops everything from the offset `at` on; all of the queue if that is 0.
     fn begin_anew(&self, writer: &mut Writer, at: u64) -> Result<(), StoreError> {
-        warn!(topic = %self.topic, queue_id = self.queue_id.0, queue_offset = at, max = writer.next, "queue offset given again, later entries dropped");
+        if writer.last.is_some() {
+            warn!(topic = %self.topic, queue_id = self.queue_id.0, queue_offset = at, max = writer.next, "queue offset given again, later entries dropped");
+        }
         self.write_pending(writer)?;
         let first = writer.files.0 * self.file_entries();
         if at <= first {
@@ -866,3 +875,6 @@ impl ConsumeQueue {
         writer.dirty.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

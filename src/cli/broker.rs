@@ -61,7 +61,7 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
     info!(version = env!("CARGO_PKG_VERSION"), "latermq broker starts");
     match config.file() {
         Some(file) => {
-            info!(file = %std::path::absolute(file).unwrap_or_else(|_| file.to_owned()).display(), "configuration read")
+            info!(file = %std::path::absolute(file).unwrap_or_else(|_| file.to_owned()).display(), "configuration read");
         }
         None => info!("no configuration file named, the defaults count"),
     }

@@ -17,7 +17,7 @@ pub(super) struct ConfigArgs {
     ///
     /// Without it the defaults count; no file is read that is not named. Stronger than the file are environment variables, named
     /// LATERMQ_ and the key, case and _ of no matter (LATERMQ_MESSAGE_DELAY_LEVEL), and strongest is --set.
-    #[arg(short, long = "config", value_name = "FILE")]
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
     file: Option<PathBuf>,
     /// Set a key of the configuration; may be given several times
     #[arg(short, long = "set", value_name = "KEY=VALUE")]

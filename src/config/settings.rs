@@ -264,7 +264,7 @@ impl Settings {
             let LevelTableError { number, token, column, reason } = error;
             self.refuse("messageDelayLevel", format!("token {number} {token:?} at column {column}: {reason}"))
         })?;
-        Ok(DelayOptions { levels, park_after: self.millis("parkAfter"), ..DelayOptions::default() })
+        Ok(DelayOptions { levels, park_after: self.millis("parkAfter") })
     }
 
     /// What the broker is made with. `advertised` is the address that clients are told; `levels`, how many delay levels there are.

@@ -1,0 +1,143 @@
+//! What survives: topics, groups and offsets in their files, and the registration at name servers.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use latermq::{
+    broker::{Announcement, BrokerOptions, Registry},
+    env::Directory,
+};
+
+use crate::rig::{Rig, message, request, rig, text};
+
+fn committed(rig: &Rig) -> Option<String> {
+    let ext = [("consumerGroup", "g"), ("topic", "T"), ("queueId", "0"), ("setZeroIfNotFound", "false")];
+    rig.ask(request(14, &ext)).ext.get("offset").map(str::to_owned)
+}
+
+fn commit(rig: &Rig, offset: &str) {
+    let ext = [("consumerGroup", "g"), ("topic", "T"), ("queueId", "0"), ("commitOffset", offset)];
+    assert_eq!(rig.ask(request(15, &ext)).code, 0);
+}
+
+fn consumed() -> Rig {
+    let rig = rig();
+    rig.join(&rig.client, "c", "g", &[("T", "*")]);
+    for _ in 0..10 {
+        rig.sent(message("T"));
+    }
+    rig
+}
+
+#[test]
+fn topics_and_groups_are_in_their_files_before_the_request_is_answered() {
+    let rig = consumed().kill();
+
+    assert_eq!(rig.broker.topics().get("T").unwrap().write_queue_nums, 4);
+    assert!(rig.broker.topics().get("%RETRY%g").is_some());
+    assert!(text(&rig.ask(request(201, &[]))).contains(r#""groupName":"g""#));
+}
+
+#[test]
+fn consumer_offsets_are_exact_after_a_clean_stop() {
+    let rig = consumed();
+    commit(&rig, "7");
+
+    assert_eq!(committed(&rig.restart()).as_deref(), Some("7"));
+}
+
+#[test]
+fn consumer_offsets_are_at_most_five_seconds_old_after_a_kill() {
+    let rig = consumed();
+    commit(&rig, "3");
+    rig.advance(Duration::from_secs(5));
+    rig.broker.tick();
+    commit(&rig, "8");
+    rig.advance(Duration::from_secs(4));
+    rig.broker.tick();
+
+    assert_eq!(committed(&rig.kill()).as_deref(), Some("3"));
+}
+
+#[test]
+fn consumer_offsets_that_lie_beyond_their_queue_are_corrected_at_the_start() {
+    let rig = consumed();
+    commit(&rig, "5");
+    rig.broker.save();
+    let file = br#"{"dataVersion":{"counter":1},"offsetTable":{"T@g":{0:1000000000,1:-5},"broken":{0:1}}}"#;
+    rig.directory.write(Path::new("config/consumerOffset.json"), file).unwrap();
+
+    let rig = rig.kill();
+
+    assert_eq!(committed(&rig).as_deref(), Some("10"));
+    assert!(text(&rig.ask(request(43, &[]))).contains(r#""T@g":{0:10,1:0}"#));
+}
+
+#[test]
+fn unreadable_state_files_do_not_stop_the_start_and_topics_of_the_store_come_back() {
+    let rig = consumed();
+    rig.broker.save();
+    for name in ["topics.json", "subscriptionGroup.json", "consumerOffset.json"] {
+        for name in [name.to_owned(), format!("{name}.bak")] {
+            rig.directory.write(Path::new(&format!("config/{name}")), &[0; 4096]).unwrap();
+        }
+    }
+
+    let rig = rig.kill();
+
+    assert_eq!(rig.pull("T", 0, 0).code, 0);
+    assert!(rig.broker.topics().get("TBW102").is_some());
+}
+
+#[test]
+fn a_deletion_that_was_cut_short_is_finished_at_the_next_start() {
+    let rig = consumed();
+    let deleted_at = rig.store.log_range().1.0;
+    let file = format!(r#"{{"deletions":{{"T":{deleted_at}}}}}"#);
+    rig.directory.write(Path::new("config/deletedTopics.json"), file.as_bytes()).unwrap();
+    let topics = String::from_utf8(rig.directory.read(Path::new("config/topics.json")).unwrap().unwrap()).unwrap();
+    let without = topics.replace("\"T\":{", "\"Renamed\":{");
+    assert_ne!(topics, without);
+    rig.directory.write(Path::new("config/topics.json"), without.as_bytes()).unwrap();
+
+    let rig = rig.kill();
+
+    assert!(rig.broker.topics().get("T").is_none());
+    assert_eq!(crate::rig::max(&rig, "T", 0), 0);
+}
+
+#[test]
+fn more_levels_in_the_configuration_mean_more_queues_of_the_schedule_topic() {
+    let rig = rig().reopen_with(BrokerOptions { schedule_queues: 30, ..BrokerOptions::default() });
+
+    assert_eq!(rig.broker.topics().get("SCHEDULE_TOPIC_XXXX").unwrap().read_queue_nums, 30);
+}
+
+#[derive(Default)]
+struct Recorder(Mutex<Vec<Announcement>>);
+
+impl Registry for Recorder {
+    fn register(&self, announcement: Announcement) {
+        self.0.lock().unwrap().push(announcement);
+    }
+
+    fn unregister(&self, _cluster: &str, _address: &str) {}
+}
+
+#[test]
+fn remoting_17_the_name_server_of_the_process_knows_a_new_topic_before_the_send_is_answered() {
+    let rig = rig();
+    let recorder = Arc::new(Recorder::default());
+    rig.broker.set_registry(Arc::clone(&recorder) as Arc<dyn Registry>);
+
+    rig.sent(message("T"));
+
+    let announced = recorder.0.lock().unwrap();
+    let last = announced.last().unwrap();
+    assert!(last.topics.topic_config_table.contains_key("T"));
+    assert_eq!((last.address.as_str(), last.name.as_str()), ("127.0.0.1:10911", "broker-a"));
+    assert!(announced[0].topics.data_version < last.topics.data_version);
+}

@@ -24,7 +24,7 @@ fn every_key_that_the_readme_shows_exists() {
     let keys: Vec<&str> = config::keys().map(|key| key.name).collect();
     for word in readme.split('`').skip(1).step_by(2).filter_map(|code| code.split_once('=').map(|(key, _)| key)) {
         let is_key = word.starts_with(char::is_lowercase) && word.chars().all(char::is_alphanumeric);
-        assert!(!is_key || keys.contains(&word), "{word} is no key");
+        assert!(!is_key || word == "key" || keys.contains(&word), "{word} is no key");
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
     info!(version = env!("CARGO_PKG_VERSION"), "latermq broker starts");
     match config.file() {
         Some(file) => {
-            info!(file = %std::path::absolute(file).unwrap_or_else(|_| file.to_owned()).display(), "configuration read");
+            info!(file = %std::path::absolute(file).unwrap_or_else(|_| file.to_owned()).display(), "file read");
         }
         None => info!("no configuration file named, the defaults count"),
     }
@@ -106,7 +106,6 @@ impl Running {
         let broker_options = settings.broker_options(addresses.advertised, levels.max().number());
         let root = settings.store_root()?;
         let store_options = settings.store_options()?;
-        info!(delay_levels = %levels, "delay levels");
 
         let directory = FsDirectory::open(&root).map_err(|error| {
             Failure::failed(format!(

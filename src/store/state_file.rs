@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::env::Directory;
 
@@ -85,6 +85,7 @@ impl StateFile {
         let wrong = match self.read(&self.path, &parse) {
             Found::Value(value) => {
                 *damaged = false;
+                info!(file = self.display(), "file read");
                 return Loaded::Main(value);
             }
             Found::Missing => None,

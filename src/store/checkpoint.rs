@@ -272,3 +272,139 @@ impl<'de> Deserialize<'de> for Hex {
         bytes.collect::<Option<_>>().map(Self).ok_or_else(|| D::Error::custom("not a hexadecimal digit"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::env::MemoryDirectory;
+
+    fn rocketmq(time: i64) -> RocketmqCheckpoint {
+        RocketmqCheckpoint {
+            log_time: Timestamp(time),
+            queue_time: Timestamp(time - 1),
+            index_time: Timestamp(2),
+            master_flushed: 3,
+            confirmed: -4,
+        }
+    }
+
+    fn checkpoint(position: u64) -> Checkpoint {
+        Checkpoint {
+            position: PhysicalOffset(position),
+            last_record: Some(LastRecord { position: position - 145, bytes: 145, stored_at: 7, crc32: u32::MAX }),
+            boot_id: BootId("5e4d0c1a".to_owned()),
+            wall: Timestamp(1_700_000_000_123),
+            since_boot: Duration::from_nanos(86_400_000_000_001),
+            rocketmq: rocketmq(i64::try_from(position).unwrap()),
+            plugins: BTreeMap::from([("levels".to_owned(), (0..=255).collect()), ("none".to_owned(), Vec::new())]),
+        }
+    }
+
+    fn files(directory: &MemoryDirectory) -> CheckpointFiles {
+        CheckpointFiles::new(Arc::new(directory.clone()))
+    }
+
+    fn saved(positions: &[u64]) -> MemoryDirectory {
+        let directory = MemoryDirectory::new();
+        for &position in positions {
+            files(&directory).save(&checkpoint(position)).unwrap();
+        }
+        directory
+    }
+
+    fn bytes(directory: &MemoryDirectory, name: &str) -> Vec<u8> {
+        directory.read(Path::new(name)).unwrap().unwrap()
+    }
+
+    #[test]
+    fn store_22_the_checkpoint_of_rocketmq_is_4096_bytes_with_five_numbers() {
+        let directory = saved(&[1000]);
+
+        let found = bytes(&directory, "checkpoint");
+
+        assert_eq!(found.len(), 4096);
+        let numbers: Vec<i64> = found[..40].chunks(8).map(|n| i64::from_be_bytes(n.try_into().unwrap())).collect();
+        assert_eq!(numbers, [1000, 999, 2, 3, -4]);
+        assert!(found[40..].iter().all(|&byte| byte == 0));
+        assert_eq!(files(&directory).load_rocketmq(), Some(rocketmq(1000)));
+    }
+
+    #[test]
+    fn a_checkpoint_is_loaded_as_it_was_saved() {
+        assert_eq!(files(&saved(&[1000, 2000])).load(), Some(checkpoint(2000)));
+        assert_eq!(files(&MemoryDirectory::new()).load(), None);
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_gives_way_to_nothing_that_was_not_saved() {
+        let good = bytes(&saved(&[1000]), OUR_CHECKPOINT);
+        for at in 0..good.len() {
+            let directory = saved(&[1000]);
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            directory.write(Path::new(OUR_CHECKPOINT), &bad).unwrap();
+            assert_eq!(files(&directory).load(), None, "byte {at}");
+            directory.write(Path::new(OUR_CHECKPOINT), &good[..at]).unwrap();
+            assert_eq!(files(&directory).load(), None, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn store_41_a_checkpoint_is_not_believed_once_apache_changed_its_own() {
+        let directory = saved(&[1000, 2000]);
+        directory.write(Path::new(ROCKETMQ_CHECKPOINT), &rocketmq(3000).to_bytes()).unwrap();
+        assert_eq!(files(&directory).load(), None);
+
+        directory.remove(Path::new(ROCKETMQ_CHECKPOINT)).unwrap();
+        assert_eq!(files(&directory).load(), None);
+    }
+
+    #[test]
+    fn a_short_checkpoint_of_rocketmq_is_not_used() {
+        let directory = saved(&[1000]);
+        directory.write(Path::new(ROCKETMQ_CHECKPOINT), &[1; 23]).unwrap();
+        assert_eq!(files(&directory).load_rocketmq(), None);
+        directory.write(Path::new(ROCKETMQ_CHECKPOINT), &[0; 24]).unwrap();
+        assert_eq!(files(&directory).load_rocketmq(), Some(RocketmqCheckpoint::default()));
+    }
+
+    #[test]
+    fn a_save_cut_at_any_step_leaves_a_checkpoint_that_is_believed() {
+        for before in [&[][..], &[1000], &[1000, 2000]] {
+            let undisturbed = saved(before);
+            let first = undisturbed.steps();
+            files(&undisturbed).save(&checkpoint(5000)).unwrap();
+            for step in 1..=undisturbed.steps() - first {
+                let directory = saved(before);
+                directory.crash_at(first + step);
+                assert!(files(&directory).save(&checkpoint(5000)).is_err());
+
+                for left in (0..40).map(|seed| directory.crash(seed)).chain([directory.kill()]) {
+                    let found = files(&left).load().map(|found| found.position.0);
+                    let allowed = [before.last().copied(), Some(5000)];
+                    assert!(allowed.contains(&found), "step {step} after {before:?}: {found:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_no_checkpoint(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let directory = saved(&[1000]);
+            directory.write(Path::new(OUR_CHECKPOINT), &bytes).unwrap();
+            prop_assert_eq!(files(&directory).load(), None);
+        }
+
+        #[test]
+        fn plugins_get_their_bytes_back(blob in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut wanted = checkpoint(1000);
+            wanted.plugins.insert("blob".to_owned(), blob);
+            let directory = MemoryDirectory::new();
+            files(&directory).save(&wanted).unwrap();
+            prop_assert_eq!(files(&directory).load(), Some(wanted));
+        }
+    }
+}

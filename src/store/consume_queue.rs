@@ -254,16 +254,6 @@ impl ConsumeQueue {
         Ok(self.read(at, 1)?.first().copied())
     }
 
-    /// The entry whose record begins at `position`.
-    ///
-    /// # Errors
-    /// As the file system gives them.
-    pub(super) fn find(&self, position: PhysicalOffset) -> io::Result<Option<QueueOffset>> {
-        let (first, max) = self.readable();
-        let at = self.count_below(first, max, position.0)?;
-        Ok(self.entry(QueueOffset(at))?.filter(|e| !e.is_blank() && e.position == position).map(|_| QueueOffset(at)))
-    }
-
     /// The entry whose record ends at `end`.
     ///
     /// # Errors
@@ -352,7 +342,7 @@ impl ConsumeQueue {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Makes what was written durable. Writing may go on meanwhile.
+    /// Makes what was written durable. Writing may go on meanwhile; one sync at a time.
     ///
     /// # Errors
     /// [`StoreError::Io`], from then on at each call: what the failed sync should have saved may be lost.
@@ -427,16 +417,6 @@ impl ConsumeQueue {
         self.remove_files(&mut writer)?;
         writer.next = 0;
         Ok(())
-    }
-
-    /// Drops every entry whose record begins at or behind `position`, and what lies beyond: [`ConsumeQueue::rewind`] and
-    /// [`ConsumeQueue::cut`].
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub(super) fn truncate_from(&self, position: PhysicalOffset) -> Result<(), StoreError> {
-        self.rewind(position)?;
-        self.cut()
     }
 
     /// Sets `min` to the first entry at or behind `log_min`, and deletes the files before it, never the newest. A queue without such an entry keeps its

@@ -27,7 +27,7 @@ const FOLDER_NAME_BYTES_MAX: usize = 255;
 
 /// The queues of a store.
 ///
-/// Locks: the table, then a queue; a queue is never called while the table is locked, save to delete it.
+/// Locks: that of a sync, then the table, then a queue; a queue is never called while the table is locked, save to delete it.
 pub(super) struct ConsumeQueues {
     directory: Arc<dyn Directory>,
     folder: PathBuf,
@@ -38,6 +38,8 @@ pub(super) struct ConsumeQueues {
     touched: Mutex<Vec<Arc<ConsumeQueue>>>,
     /// About how many queues wait for a sync.
     dirty: AtomicUsize,
+    /// Held during a sync: whoever finds nothing dirty must know that it is durable, not that another is at it.
+    syncing: Mutex<()>,
 }
 
 type Table = HashMap<Topic, BTreeMap<QueueId, Arc<ConsumeQueue>>, foldhash::fast::RandomState>;
@@ -72,6 +74,7 @@ impl ConsumeQueues {
             table: RwLock::default(),
             touched: Mutex::default(),
             dirty: AtomicUsize::new(0),
+            syncing: Mutex::default(),
         };
         let mut table = Table::default();
         for name in queues.folders(folder)? {
@@ -171,6 +174,7 @@ impl ConsumeQueues {
 
     /// Makes what was written to all queues durable.
     pub(super) fn sync(&self) -> Vec<QueueFault> {
+        let _one_at_a_time = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         self.dirty.store(0, Ordering::Relaxed);
         let dirty = self.all().into_iter().filter(|queue| queue.is_dirty());
         dirty.filter_map(|queue| queue.sync().err().map(|error| fault(&queue, error))).collect()
@@ -210,15 +214,6 @@ impl ConsumeQueues {
         let folder = self.folder.join(topic);
         let removed = self.directory.remove(&folder).and_then(|()| self.directory.sync_folder(&self.folder));
         removed.map_err(|source| StoreError::Io { action: "remove", path: self.directory.display(&folder), source })
-    }
-
-    /// Removes all queues: without a log they have no meaning.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub(super) fn delete_all(&self) -> Result<(), StoreError> {
-        let topics: Vec<Topic> = self.read_table().keys().cloned().collect();
-        topics.iter().try_for_each(|topic| self.delete_topic(topic))
     }
 
     fn open_queue(&self, topic: Topic, queue_id: QueueId) -> Result<ConsumeQueue, StoreError> {

@@ -57,7 +57,7 @@ pub(super) const PENDING_ENTRIES_MAX: usize = 1 << 18;
 
 /// All index files of a store.
 ///
-/// Locks: the writer's state, then the list of files, then a header. A query takes only the last two.
+/// Locks: that of a sync, then the writer's state, then the list of files, then a header. A query takes only the last two.
 pub(super) struct Index {
     directory: Arc<dyn Directory>,
     folder: PathBuf,
@@ -65,6 +65,8 @@ pub(super) struct Index {
     /// Oldest first.
     files: RwLock<Vec<Arc<IndexFile>>>,
     writer: Mutex<Writer>,
+    /// Held during a sync: whoever finds nothing dirty must know that it is durable, not that another is at it.
+    syncing: Mutex<()>,
 }
 
 /// Where things lie in a file.
@@ -158,6 +160,7 @@ impl Index {
             shape: Shape { slots, entries },
             files: RwLock::default(),
             writer: Mutex::default(),
+            syncing: Mutex::default(),
         };
         let files = index.find_files().map_err(|error| index.fault("open", error))?;
         *index.files.write().unwrap_or_else(PoisonError::into_inner) = files;
@@ -275,6 +278,7 @@ impl Index {
     /// # Errors
     /// [`StoreError::Io`], from then on at each call: what the failed sync should have saved may be lost.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let (dirty, folder_dirty) = {
             let mut writer = self.writer();
             if writer.sync_failed {
@@ -306,8 +310,8 @@ impl Index {
     /// [`StoreError::Io`].
     pub(super) fn clear(&self) -> Result<(), StoreError> {
         let mut writer = self.writer();
-        *writer = Writer { folder_dirty: true, ..Writer::default() };
         let files = std::mem::take(&mut *self.files.write().unwrap_or_else(PoisonError::into_inner));
+        *writer = Writer { folder_dirty: !files.is_empty(), ..Writer::default() };
         files.iter().rev().try_for_each(|file| self.remove(file)).map_err(|error| self.fault("remove", error))
     }
 
@@ -445,7 +449,7 @@ impl Index {
 
     fn truncate(&self, position: PhysicalOffset) -> io::Result<()> {
         let mut writer = self.writer();
-        *writer = Writer { folder_dirty: true, ..Writer::default() };
+        *writer = Writer::default();
         while let Some(file) = self.files().pop() {
             let count = self.shape.count_below(&*file.file, position)?;
             if count > 1 {
@@ -455,6 +459,7 @@ impl Index {
                 break;
             }
             self.files.write().unwrap_or_else(PoisonError::into_inner).pop();
+            writer.folder_dirty = true;
             self.remove(&file)?;
         }
         Ok(())
@@ -762,3 +767,6 @@ fn file_number(at: Timestamp) -> u64 {
 
 /// 9999-12-31T23:59:59.999Z: later moments would not fit into a name.
 const LAST_MS: i64 = 253_402_300_799_999;
+
+#[cfg(test)]
+mod tests;

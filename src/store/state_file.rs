@@ -194,3 +194,187 @@ fn seems_whole(bytes: &[u8]) -> bool {
     let text = bytes.trim_ascii();
     !text.contains(&0) && matches!(text.last(), Some(b'}' | b']')) && std::str::from_utf8(text).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{MemoryDirectory, Operation};
+
+    const PATH: &str = "config/topics.json";
+
+    fn file(directory: &MemoryDirectory) -> StateFile {
+        StateFile::new(Arc::new(directory.clone()), PATH.into())
+    }
+
+    fn json(text: &str) -> Result<serde_json::Value, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    fn version(number: u32) -> String {
+        format!("{{\n\t\"version\":{number}\n}}")
+    }
+
+    fn load(directory: &MemoryDirectory) -> Loaded<u64> {
+        file(directory).load(|text| json(text)?["version"].as_u64().ok_or_else(|| "has no version".to_owned()))
+    }
+
+    fn main(directory: &MemoryDirectory, bytes: &[u8]) {
+        directory.write(Path::new(PATH), bytes).unwrap();
+    }
+
+    fn saved(count: u32) -> MemoryDirectory {
+        let directory = MemoryDirectory::new();
+        for number in 1..=count {
+            file(&directory).save(&version(number)).unwrap();
+        }
+        directory
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_the_version_before_is_kept() {
+        let directory = saved(2);
+
+        assert_eq!(load(&directory), Loaded::Main(2));
+        assert_eq!(directory.read(Path::new("config/topics.json.bak")).unwrap().unwrap(), version(1).as_bytes());
+        assert_eq!(directory.list(Path::new("config")).unwrap().len(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn a_file_that_never_was_is_absent() {
+        assert_eq!(load(&MemoryDirectory::new()), Loaded::Absent);
+    }
+
+    /// Users found their topics gone after a power cut: the file was empty, and the broker started with defaults.
+    #[test]
+    fn a_damaged_file_gives_way_to_the_version_before_and_says_so_without_one() {
+        let cut = &version(9).into_bytes()[..9];
+        let damages: [(&[u8], &str); 5] = [
+            (b"", "is empty"),
+            (&[0; 40], "holds 40 NUL bytes"),
+            (cut, "EOF while parsing"),
+            (&[0xFF, 0xFE, 7, 0x80], "is not UTF-8 from byte 0 on"),
+            (b"{\"other\":1}", "has no version"),
+        ];
+        for (bytes, reason) in damages {
+            let directory = saved(2);
+            main(&directory, bytes);
+            assert_eq!(load(&directory), Loaded::Backup(1), "{reason}");
+
+            let alone = MemoryDirectory::new();
+            alone.create_folder(Path::new("config")).unwrap();
+            main(&alone, bytes);
+            let Loaded::Unreadable(found) = load(&alone) else { panic!("{reason}") };
+            assert!(found.contains(reason), "{found}");
+            assert!(found.contains("topics.json.bak does not exist"), "{found}");
+
+            main(&alone, &version(3).into_bytes());
+            alone.rename(Path::new(PATH), Path::new("config/topics.json.bak")).unwrap();
+            assert_eq!(load(&alone), Loaded::Backup(3), "a missing file");
+        }
+    }
+
+    #[test]
+    fn two_damaged_files_are_both_named() {
+        let directory = saved(2);
+        main(&directory, b"");
+        directory.write(Path::new("config/topics.json.bak"), &[0; 8]).unwrap();
+
+        let Loaded::Unreadable(reason) = load(&directory) else { panic!() };
+
+        assert!(reason.contains("topics.json is empty"), "{reason}");
+        assert!(reason.contains("topics.json.bak holds 8 NUL bytes"), "{reason}");
+    }
+
+    #[test]
+    fn a_folder_in_the_place_of_the_file_is_not_taken_for_an_absent_file() {
+        let directory = MemoryDirectory::new();
+        directory.create_folder(Path::new(PATH)).unwrap();
+
+        assert!(matches!(load(&directory), Loaded::Unreadable(reason) if reason.contains("cannot be read")));
+        assert!(file(&directory).save(&version(1)).is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_taken_for_an_absent_one() {
+        let directory = saved(1);
+        directory.fail_after(Operation::Read, 0, io::ErrorKind::PermissionDenied, 1);
+
+        assert!(matches!(load(&directory), Loaded::Unreadable(_)));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_taken_off() {
+        let directory = saved(1);
+        main(&directory, format!("\u{feff}{}", version(5)).as_bytes());
+
+        assert_eq!(load(&directory), Loaded::Main(5));
+    }
+
+    #[test]
+    fn a_damaged_file_never_replaces_a_good_version_before() {
+        for bytes in [&b""[..], &[0; 40], b"{\"version\":", b"{\"other\":1}"] {
+            let directory = saved(2);
+            main(&directory, bytes);
+            let file = file(&directory);
+            assert_eq!(file.load(|text| json(text)?["version"].as_u64().ok_or_else(String::new)), Loaded::Backup(1));
+
+            file.save(&version(3)).unwrap();
+
+            assert_eq!(load(&directory), Loaded::Main(3));
+            main(&directory, b"");
+            assert_eq!(load(&directory), Loaded::Backup(1), "after {bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_save_that_fails_leaves_the_version_before() {
+        for operation in [Operation::Write, Operation::Sync, Operation::Rename] {
+            for after in 0..2 {
+                let directory = saved(2);
+                directory.fail_after(operation, after, io::ErrorKind::StorageFull, 1);
+                let outcome = file(&directory).save(&version(3));
+                directory.heal();
+
+                let loaded = load(&directory).value().unwrap();
+                assert!(if outcome.is_ok() { loaded == 3 } else { loaded >= 2 }, "{operation:?} {after}: {loaded}");
+                file(&directory).save(&version(4)).unwrap();
+                assert_eq!(load(&directory), Loaded::Main(4));
+            }
+        }
+    }
+
+    #[test]
+    fn store_37_a_save_cut_at_any_step_leaves_the_version_before_or_the_new_one() {
+        for before in 0..3 {
+            let undisturbed = saved(before);
+            let first = undisturbed.steps();
+            file(&undisturbed).save(&version(before + 1)).unwrap();
+            for step in 1..=undisturbed.steps() - first {
+                let directory = saved(before);
+                directory.crash_at(first + step);
+                let outcome = file(&directory).save(&version(before + 1));
+                assert!(outcome.is_err());
+
+                let ways = (0..40).map(|seed| directory.crash(seed)).chain([directory.kill()]);
+                for left in ways {
+                    match load(&left) {
+                        Loaded::Absent => assert_eq!(before, 0, "step {step}"),
+                        loaded => {
+                            let found = loaded.value().unwrap();
+                            assert!([before, before + 1].map(u64::from).contains(&found), "step {step}: {found}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_saved_survives_a_power_cut() {
+        let directory = saved(3);
+
+        for seed in 0..40 {
+            assert_eq!(load(&directory.crash(seed)), Loaded::Main(3));
+        }
+    }
+}

@@ -16,13 +16,15 @@ use serde_json::json;
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    time::{Instant, sleep},
 };
+use tracing::warn;
 
 use super::{
     cluster::{Cluster, ClusterArgs, block_on, body, master_of, refusal},
     failure::Failure,
     levels::LevelWords,
+    log,
     print::{self, Output, Paint},
     send::now_ms,
 };
@@ -139,6 +141,9 @@ pub(super) struct Consumer {
     brokers: BTreeMap<String, String>,
     queues: BTreeMap<Queue, Assigned>,
     deliveries: (mpsc::Sender<Delivery>, mpsc::Receiver<Delivery>),
+    has_joined: bool,
+    commit_at: Instant,
+    rebalance_at: Instant,
 }
 
 /// A queue that is ours now.
@@ -162,6 +167,7 @@ impl Handler for MembersChanged {
 }
 
 pub(super) fn run(args: &ConsumeArgs) -> Result<(), Failure> {
+    log::start(false, "warn");
     block_on(consume(args))
 }
 
@@ -225,26 +231,27 @@ impl Consumer {
             brokers: BTreeMap::new(),
             queues: BTreeMap::new(),
             deliveries: mpsc::channel(WAITING_MAX),
+            has_joined: false,
+            commit_at: Instant::now() + COMMIT_INTERVAL,
+            rebalance_at: Instant::now(),
         })
     }
 
     /// The next message. Keeps up the membership meanwhile; nothing is lost when it is dropped half-way.
+    ///
+    /// # Errors
+    /// The group cannot be joined. Once it was, whatever fails is tried again.
     pub(super) async fn next(&mut self) -> Result<Delivery, Failure> {
-        let mut commit = interval(COMMIT_INTERVAL);
-        commit.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut rebalance_at =
-            if self.brokers.is_empty() { Instant::now() } else { Instant::now() + REBALANCE_INTERVAL };
         loop {
             let members_changed = Arc::clone(&self.members_changed);
             tokio::select! {
                 biased;
-                _ = commit.tick() => self.commit(),
-                () = tokio::time::sleep_until(rebalance_at) => {
-                    rebalance_at = Instant::now() + self.rebalance().await?;
+                () = sleep_until(Some(self.commit_at)) => {
+                    self.commit_at = Instant::now() + COMMIT_INTERVAL;
+                    self.commit();
                 }
-                () = members_changed.notified() => {
-                    rebalance_at = Instant::now() + self.rebalance().await?;
-                }
+                () = sleep_until(Some(self.rebalance_at)) => self.keep_up().await?,
+                () = members_changed.notified() => self.keep_up().await?,
                 delivery = self.deliveries.1.recv() => {
                     let delivery = delivery.expect("a sender lives in self");
                     // What a queue still held when it went to another member is that member's business.
@@ -255,6 +262,17 @@ impl Consumer {
                 }
             }
         }
+    }
+
+    async fn keep_up(&mut self) -> Result<(), Failure> {
+        // Set first: a call that is dropped half-way is made again then.
+        self.rebalance_at = Instant::now() + RETRY_PAUSE;
+        match self.rebalance().await {
+            Ok(pause) => self.rebalance_at = Instant::now() + pause,
+            Err(failure) if self.has_joined => warn!(error = %failure, "cannot reach the group, trying again"),
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
     }
 
     /// Says that a message was dealt with.
@@ -297,15 +315,16 @@ impl Consumer {
             return Ok(WAIT_FOR_TOPIC);
         };
         let mut all = BTreeSet::new();
-        self.brokers.clear();
+        let mut brokers = BTreeMap::new();
         for data in route.queue_datas.iter().filter(|data| data.perm & READ != 0) {
             if let Some(address) = master_of(&route, &data.broker_name) {
-                self.brokers.insert(data.broker_name.clone(), address.to_owned());
+                brokers.insert(data.broker_name.clone(), address.to_owned());
                 all.extend(
                     (0..data.read_queue_nums).map(|queue_id| Queue { broker: data.broker_name.clone(), queue_id }),
                 );
             }
         }
+        self.brokers = brokers;
         let heartbeat = Bytes::from(json::to_vec(json::Dialect::Standard, &self.heartbeat()));
         for address in self.brokers.values() {
             self.cluster.call(address, Command::request(RequestCode::HEART_BEAT).with_body(heartbeat.clone())).await?;
@@ -331,6 +350,7 @@ impl Consumer {
                 self.queues.insert(queue, Assigned { pull, printed: None, committed: None });
             }
         }
+        self.has_joined = true;
         Ok(REBALANCE_INTERVAL)
     }
 
@@ -387,7 +407,7 @@ impl Consumer {
             loop {
                 if let Err(failure) = puller.pull(&mut offset).await {
                     if !warned {
-                        tracing::warn!(queue_id = puller.queue.queue_id, error = %failure, "pull failed, trying again");
+                        warn!(queue_id = puller.queue.queue_id, error = %failure, "pull failed, trying again");
                     }
                     warned = true;
                     sleep(RETRY_PAUSE).await;

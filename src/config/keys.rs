@@ -54,12 +54,6 @@ pub static SECTIONS: &[Section] = &[
                  this machine reaches other networks. Behind NAT or in a container: the address by which clients reach it.",
             ),
             Key::new(
-                "serverSocketBacklog",
-                Kind::Number(1, INT_MAX),
-                "1024",
-                "Connections that may wait to be accepted; the system may allow fewer (net.core.somaxconn).",
-            ),
-            Key::new(
                 "serverChannelMaxIdleTimeSeconds",
                 Kind::Number(1, INT_MAX),
                 "120",

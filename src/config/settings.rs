@@ -323,11 +323,6 @@ impl Settings {
         Some(self.text("brokerIP1")).filter(|host| !host.is_empty())
     }
 
-    /// Connections that may wait to be accepted.
-    pub fn accept_backlog(&self) -> u32 {
-        self.small("serverSocketBacklog")
-    }
-
     /// How long a connection may be silent.
     pub fn idle_max(&self) -> Duration {
         Duration::from_secs(self.number("serverChannelMaxIdleTimeSeconds"))

@@ -172,22 +172,21 @@ fn scan(
                 }
                 Found::SegmentEnd => at = left,
                 Found::Bad => {
-                    let sound_behind = next_sound(&bytes[at..], position);
                     let stored_before = round.last().map(|located| located.record.stored_at());
                     let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
-                    let was_durable = match floor {
-                        DurableFloor::Position(floor) => position < floor,
-                        DurableFloor::Time(floor) => {
-                            sound_behind.is_some() && stored_before.is_none_or(|time| time <= floor)
-                        }
-                        DurableFloor::Everything | DurableFloor::Unknown => sound_behind.is_some(),
+                    // Looked for only where it matters: most of a segment may be free space.
+                    let sound_behind = || next_sound(&bytes[at..], position);
+                    let skipped = match floor {
+                        DurableFloor::Position(floor) if is_newest && position >= floor => None,
+                        DurableFloor::Time(floor) if is_newest && stored_before.is_some_and(|time| time > floor) => None,
+                        _ if is_newest => sound_behind(),
+                        _ => Some(sound_behind().unwrap_or(left - at)),
                     };
-                    if is_newest && !was_durable {
-                        torn = true;
-                    } else {
-                        let skipped = sound_behind.unwrap_or(left - at);
+                    if let Some(skipped) = skipped {
                         store.report_damage(position, position.plus(skipped as u64), "is damaged");
                         at += skipped;
+                    } else {
+                        torn = true;
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! Looking at the bytes of a segment: what begins at a position, and where sound records go on after damage.
 
+use memchr::memmem;
+
 use crate::{
     model::PhysicalOffset,
     record::{Frame, RecordView, kind, layout::BLANK_BYTES_MIN},
@@ -53,7 +55,7 @@ pub(super) fn look(bytes: &[u8], position: PhysicalOffset, left: u64, strict: bo
 /// Finds the next sound record behind the start of `bytes`, which begin at `position`; gives its distance.
 pub(super) fn next_sound(bytes: &[u8], position: PhysicalOffset) -> Option<usize> {
     let mut from = MAGIC_AT + 1;
-    while let Some(found) = bytes.get(from..)?.windows(MAGIC_START.len()).position(|window| window == MAGIC_START) {
+    while let Some(found) = memmem::find(bytes.get(from..)?, &MAGIC_START) {
         let distance = from + found - MAGIC_AT;
         let at = position.plus(distance as u64);
         if RecordView::parse(&bytes[distance..]).is_ok_and(|record| record.physical_offset() == at && is_sound(record))

@@ -46,3 +46,6 @@ pub use park::{PARKED_REASON, PARKING_TOPIC};
 pub use plugin::LevelScheduler;
 pub use real_topics::{RealQueue, RealTopics};
 pub use scheduler::{AHEAD_BYTES_MAX, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PAUSE_MAX, PAUSE_MIN, Tick};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Failures that pass, and messages that can never be restored.
+
+use super::*;
+use crate::env::Operation;
+
+fn parked(rig: &Rig, queue_id: u32) -> Vec<(String, String)> {
+    let text = |record: &Record, name| record.view().properties().get(name).unwrap_or_default().to_owned();
+    rig.records(PARKING_TOPIC, queue_id)
+        .iter()
+        .map(|record| (text(record, PARKED_REASON), text(record, names::UNIQ_KEY)))
+        .collect()
+}
+
+#[test]
+fn schedule_36_a_failed_append_is_tried_again_in_order_and_delivers_once() {
+    let rig = Rig::new("1s 1s");
+    for body in ["a", "b"] {
+        rig.send("orders", 1, body);
+    }
+    rig.advance(1_000);
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        rig.directory.fail_after(Operation::Write, 0, ErrorKind::StorageFull, 1);
+        assert_eq!(rig.step(), 0);
+        let next = rig.scheduler.next_deadline().unwrap();
+        pauses.push(next.since(rig.store.now()).as_millis());
+        rig.clock.advance(next.since(rig.store.now()));
+    }
+    assert_eq!(rig.step(), 2);
+
+    assert_eq!(pauses, [100, 200, 400]);
+    assert_eq!(rig.bodies("orders", 0), ["a", "b"]);
+    assert_eq!(rig.number("delayAppendFailures", None), 3.0);
+    assert_eq!(rig.scheduler.next_deadline(), None);
+}
+
+#[test]
+fn schedule_42_after_a_failure_of_the_first_batch_the_second_does_not_overtake_it() {
+    let rig = Rig::with("1s", |options| options.segment_bytes = 1 << 20);
+    let all: Vec<String> = (0..2 * BATCH_RECORDS_MAX).map(|number| number.to_string()).collect();
+    for body in &all {
+        rig.try_send(draft("orders", 1, body)).unwrap();
+    }
+    rig.dispatch();
+    rig.advance(1_000);
+    rig.directory.fail_after(Operation::Write, 0, ErrorKind::StorageFull, 1);
+    assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0);
+
+    assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0, "the level pauses");
+    let rig = rig.kill();
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), all);
+}
+
+#[test]
+fn schedule_39_40_what_can_never_be_restored_is_parked_with_its_ids_and_holds_up_nobody() {
+    let rig = Rig::new("1s");
+    rig.send("deleted", 1, "d");
+    rig.send("panics", 1, "p");
+    rig.send("orders", 1, "fine");
+    rig.topics.deleted.lock().unwrap().insert("deleted".into());
+    rig.topics.panicking.lock().unwrap().insert("panics".into());
+    rig.advance(1_000);
+
+    assert_eq!(rig.step(), 1);
+
+    assert_eq!(rig.bodies("orders", 0), ["fine"]);
+    let wanted = [("topic deleted", "id-d"), ("restoring panicked", "id-p")];
+    assert_eq!(parked(&rig, 0), wanted.map(|(reason, id)| (reason.to_owned(), id.to_owned())));
+    assert_eq!(rig.bodies(PARKING_TOPIC, 0), ["d", "p"]);
+    assert_eq!(rig.number("delayParked", Some(1)), 2.0);
+    assert_eq!(rig.number("delayPending", Some(1)), 0.0);
+
+    let rig = rig.kill();
+    rig.run_dry();
+    assert_eq!(rig.bodies(PARKING_TOPIC, 0), ["d", "p"], "a marker is progress");
+    assert_eq!(rig.bodies("orders", 0), ["fine"]);
+}
+
+/// Overwrites a byte of the log.
+fn damage(rig: &Rig, at: PhysicalOffset) {
+    let segment_bytes = rig.options.segment_bytes;
+    let path = format!("commitlog/{:020}", at.0 / segment_bytes * segment_bytes);
+    let file = rig.directory.open(std::path::Path::new(&path)).unwrap();
+    let mut byte = [0];
+    file.read_at(at.0 % segment_bytes, &mut byte).unwrap();
+    file.write_at(at.0 % segment_bytes, &[byte[0] ^ 0x55]).unwrap();
+}
+
+#[test]
+fn schedule_37_38_an_unreadable_message_holds_up_nobody_and_is_parked_after_a_while() {
+    let rig = Rig::new("1s");
+    rig.send("orders", 1, "a");
+    let bad = rig.send("orders", 1, "bad");
+    rig.send("orders", 1, "c");
+    damage(&rig, bad.position.plus(90));
+    rig.advance(1_000);
+
+    assert_eq!(rig.step(), 2);
+
+    assert_eq!(rig.bodies("orders", 0), ["a", "c"]);
+    assert_eq!(rig.number("delayPending", Some(1)), 1.0);
+    assert_eq!(rig.number("delayPinnedFrom", None), bad.position.0 as f64);
+    rig.clock.advance(rig.park_after - Duration::from_secs(1));
+    rig.step();
+    assert_eq!(rig.entries(PARKING_TOPIC, 0).len(), 0);
+
+    rig.run_dry();
+    assert_eq!(parked(&rig, 0), [("unreadable".to_owned(), String::new())]);
+    assert!(rig.store.now().since(START) < rig.park_after + Duration::from_secs(60));
+    assert_eq!(rig.number("delayPending", Some(1)), 0.0);
+}
+
+#[test]
+fn a_message_that_becomes_readable_again_is_delivered() {
+    let rig = Rig::new("1s");
+    let bad = rig.send("orders", 1, "bad");
+    rig.send("orders", 1, "b");
+    damage(&rig, bad.position.plus(90));
+    rig.advance(1_000);
+    assert_eq!(rig.step(), 1);
+
+    damage(&rig, bad.position.plus(90));
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["b", "bad"]);
+    assert_eq!(rig.number("delayParked", Some(1)), 0.0);
+}
+
+#[test]
+fn restored_records_that_damage_swallowed_are_restored_again() {
+    let rig = Rig::new("1s");
+    for body in ["a", "b", "c", "d"] {
+        rig.send("orders", 1, body);
+    }
+    rig.advance(1_000);
+    rig.step();
+    let second = rig.records("orders", 0)[1].view().physical_offset();
+    // The whole log is read again, and the second restored record cannot be.
+    damage(&rig, second.plus(88));
+    for name in rig.directory.list(std::path::Path::new("")).unwrap() {
+        if name.name != "commitlog" {
+            rig.directory.remove(std::path::Path::new(&name.name)).unwrap();
+        }
+    }
+
+    let rig = rig.kill();
+    assert_eq!(rig.number("delayPending", Some(1)), 1.0);
+    assert_eq!(rig.number("delaySkipped", None), 1.0);
+    rig.run_dry();
+
+    let bodies: Vec<String> = rig
+        .store
+        .queue_entries("orders", QueueId(0), QueueOffset(0), 100)
+        .iter()
+        .filter_map(|entry| rig.store.record_at(entry.position))
+        .filter(|record| record.view().topic() == "orders")
+        .map(|record| String::from_utf8(record.body().to_vec()).unwrap())
+        .collect();
+    assert_eq!(bodies, ["a", "c", "d", "b"]);
+}
+
+#[test]
+fn a_spoofed_origin_does_not_count() {
+    let rig = Rig::new("1s 1h");
+    let waiting = rig.send("orders", 2, "waits");
+    let mut spoofed = draft("orders", 0, "spoofed");
+    spoofed.prepared_offset = stamp::Stamp::origin(stamp::Generation(1), waiting.end).to_field();
+    spoofed.properties.set("DELAY", "-2");
+    spoofed.properties.set("REAL_TOPIC", "orders");
+    spoofed.properties.set("REAL_QID", "0");
+
+    rig.try_send(spoofed).unwrap();
+    rig.dispatch();
+
+    assert_eq!(rig.number("delayPending", Some(2)), 1.0);
+}
+
+#[test]
+fn schedule_41_the_scheduler_waits_for_dispatch_instead_of_running_ahead() {
+    let rig = Rig::with("1s", |options| {
+        options.segment_bytes = 64 << 20;
+        options.body_bytes_max = 8 << 20;
+    });
+    let body = "x".repeat(7 << 20);
+    for _ in 0..12 {
+        rig.send("orders", 1, &body);
+    }
+    rig.advance(1_000);
+
+    let mut restored = 0;
+    while rig.scheduler.next_deadline().is_some() {
+        let tick = rig.scheduler.tick(rig.store.now());
+        restored += tick.restored;
+        if tick.restored == 0 {
+            break;
+        }
+    }
+
+    assert!((9..12).contains(&restored), "{restored}");
+    rig.dispatch();
+    rig.run_dry();
+    assert_eq!(rig.entries("orders", 0).len(), 12);
+}

@@ -1,0 +1,115 @@
+//! Any list of operations against a model that fits on a page: each acknowledged message is delivered once, on time, in order.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Send so many messages at a level.
+    Send(i32, u8),
+    /// Let time pass, and do what is to be done.
+    Advance(u16),
+    /// Let time pass while the broker does nothing.
+    Pass(u16),
+    /// Restore one batch without dispatching it.
+    Tick,
+    Dispatch,
+    Checkpoint,
+    WallClock(i32),
+    Kill,
+    Restart(usize),
+    LoseFiles,
+}
+
+const TABLES: [&str; 4] = ["1s 2s 5s", "2s 2s 5s", "1s", "5s 1s 1s 1s"];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..5i32, 1..4u8).prop_map(|(level, count)| Step::Send(level, count)),
+        4 => (0..3000u16).prop_map(Step::Advance),
+        2 => (0..8000u16).prop_map(Step::Pass),
+        3 => Just(Step::Tick),
+        2 => Just(Step::Dispatch),
+        1 => Just(Step::Checkpoint),
+        1 => (-10_000..200i32).prop_map(Step::WallClock),
+        2 => Just(Step::Kill),
+        2 => (0..TABLES.len()).prop_map(Step::Restart),
+        1 => Just(Step::LoseFiles),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// What was promised: for each message its level and deliver time.
+type Promised = BTreeMap<usize, (u32, Timestamp)>;
+
+fn check(rig: &Rig, promised: &Promised) {
+    let mut seen: Vec<usize> = Vec::new();
+    let mut last = BTreeMap::new();
+    for record in rig.records("orders", 0) {
+        let number: usize = String::from_utf8(record.body().to_vec()).unwrap().parse().unwrap();
+        assert!(!seen.contains(&number), "message {number} was delivered twice");
+        let (level, due) = promised[&number];
+        assert!(record.view().stored_at() >= due, "message {number} is early");
+        // Within a level, messages with the same or ascending deliver times keep their order.
+        if let Some((before, due_before)) = last.insert(level, (number, due)) {
+            assert!(before < number || due_before <= due, "message {number} was overtaken by {before}");
+        }
+        seen.push(number);
+    }
+}
+
+fn run(steps: Vec<Step>) {
+    let mut rig = Rig::new(TABLES[0]);
+    let mut promised = Promised::new();
+    for step in steps {
+        match step {
+            Step::Send(level, count) => {
+                for _ in 0..count {
+                    let number = promised.len();
+                    let table: LevelTable = rig.levels.parse().unwrap();
+                    let appended = rig.try_send(draft("orders", level, &number.to_string())).unwrap();
+                    let level = table.clamp(level).unwrap();
+                    promised.insert(number, (level.number(), table.deliver_at(level, appended.stored_at)));
+                }
+            }
+            Step::Advance(ms) => {
+                rig.advance(ms.into());
+                rig.step();
+            }
+            Step::Pass(ms) => rig.advance(ms.into()),
+            Step::Tick => {
+                rig.scheduler.tick(rig.store.now());
+            }
+            Step::Dispatch => rig.dispatch(),
+            Step::Checkpoint => rig.store.checkpoint_once().unwrap(),
+            Step::WallClock(ms) => rig.clock.step_wall(ms.into()),
+            Step::Kill => rig = rig.kill(),
+            Step::Restart(table) => rig = rig.restart_with_levels(TABLES[table]),
+            Step::LoseFiles => {
+                for entry in rig.directory.list(std::path::Path::new("")).unwrap() {
+                    if entry.name != "commitlog" {
+                        rig.directory.remove(std::path::Path::new(&entry.name)).unwrap();
+                    }
+                }
+                rig = rig.kill();
+            }
+        }
+        let is_kept = rig.number("delaySkipped", None) == 0.0;
+        assert!(is_kept, "nothing is ever restored twice without damage");
+    }
+    rig.run_dry();
+    check(&rig, &promised);
+    assert_eq!(rig.entries("orders", 0).len(), promised.len(), "each message is delivered");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_message_is_delivered_once_on_time_and_in_order(steps in steps()) {
+        run(steps);
+    }
+}

@@ -1,0 +1,255 @@
+//! What survives a stop, a kill, a power cut and a change of the table.
+
+use std::path::Path;
+
+use super::*;
+
+fn numbered(from: usize, count: usize) -> Vec<String> {
+    (from..from + count).map(|number| format!("m{number:04}")).collect()
+}
+
+fn send_all(rig: &Rig, level: i32, bodies: &[String]) {
+    for body in bodies {
+        rig.try_send(draft("orders", level, body)).unwrap();
+    }
+    rig.dispatch();
+}
+
+/// Restores only the batch in hand.
+fn one_batch(rig: &Rig) -> usize {
+    rig.scheduler.tick(rig.store.now()).restored
+}
+
+#[test]
+fn schedule_48_a_clean_restart_repeats_nothing_and_loses_nothing() {
+    let rig = Rig::new("1s 5s");
+    send_all(&rig, 1, &numbered(0, 7));
+    send_all(&rig, 2, &numbered(100, 5));
+    rig.advance(1_000);
+    rig.step();
+    rig.store.stop().unwrap();
+    let file = rig.directory.read(Path::new("config/delayOffset.json")).unwrap().unwrap();
+    let file = String::from_utf8(file).unwrap();
+    assert!(file.contains("\"offsetTable\":{1:7,2:0\n"), "{file}");
+
+    let rig = Rig::open(rig.clock, rig.directory, rig.options, "1s 5s", rig.topics);
+    assert_eq!(rig.number("delayPending", Some(1)), 0.0);
+    assert_eq!(rig.number("delayPending", Some(2)), 5.0);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), [numbered(0, 7), numbered(100, 5)].concat());
+}
+
+#[test]
+fn schedule_49_a_kill_in_the_middle_of_a_delivery_repeats_nothing_and_loses_nothing() {
+    for restored_before in [0, 1, 2, 3] {
+        let rig = Rig::with("1s", |options| options.segment_bytes = 256 * 1024);
+        let all = numbered(0, 3 * BATCH_RECORDS_MAX);
+        send_all(&rig, 1, &all);
+        rig.advance(1_000);
+        for _ in 0..restored_before {
+            assert_eq!(one_batch(&rig), BATCH_RECORDS_MAX);
+        }
+
+        // The last batch is in the log, but neither dispatched nor in any checkpoint.
+        let rig = rig.kill();
+        rig.run_dry();
+
+        assert_eq!(rig.bodies("orders", 0), all, "{restored_before} batches before the kill");
+    }
+}
+
+#[test]
+fn a_deadline_that_passes_while_the_broker_is_down_is_met_at_the_start() {
+    let rig = Rig::new("1s 1h");
+    rig.send("orders", 1, "overdue");
+    rig.send("orders", 2, "not yet");
+    let rig = rig.restart();
+    rig.advance(60_000);
+    let rig = rig.kill();
+
+    assert_eq!(rig.step(), 1);
+
+    assert_eq!(rig.bodies("orders", 0), ["overdue"]);
+    assert_eq!(rig.scheduler.next_deadline(), Some(START.plus(Duration::from_secs(3_600))));
+}
+
+#[test]
+fn schedule_21_rebuilt_queues_keep_the_deliver_time_that_was_promised() {
+    let rig = Rig::new("10s");
+    rig.send("orders", 1, "body");
+    let promised = START.0 + 10_000;
+
+    rig.store.stop().unwrap();
+    for path in ["consumequeue", "index", "checkpoint", "config"] {
+        rig.directory.remove(Path::new(path)).unwrap();
+    }
+    for name in rig.directory.list(Path::new("")).unwrap() {
+        if name.name != "commitlog" {
+            rig.directory.remove(Path::new(&name.name)).unwrap();
+        }
+    }
+    let rig = Rig::open(rig.clock, rig.directory, rig.options, "1s", rig.topics);
+
+    assert_eq!(rig.entries(SCHEDULE_TOPIC, 0)[0].tag_code, promised);
+    rig.advance(9_999);
+    assert_eq!(rig.step(), 0);
+    rig.advance(1);
+    assert_eq!(rig.step(), 1);
+}
+
+#[test]
+fn new_messages_of_a_shortened_level_are_not_held_up_by_older_ones() {
+    let rig = Rig::new("1h");
+    rig.send("orders", 1, "old");
+    let rig = rig.restart_with_levels("1s");
+
+    rig.send("orders", 1, "new");
+    rig.advance(1_000);
+    assert_eq!(rig.step(), 1);
+
+    assert_eq!(rig.bodies("orders", 0), ["new"]);
+    // The newer one was restored first; neither a kill nor a lost checkpoint brings it back.
+    let rig = rig.kill();
+    rig.directory.remove(Path::new("config")).unwrap();
+    let rig = rig.kill();
+    assert_eq!(rig.step(), 0);
+    assert_eq!(rig.scheduler.next_deadline(), Some(START.plus(Duration::from_secs(3_600))));
+    rig.run_dry();
+    assert_eq!(rig.bodies("orders", 0), ["new", "old"]);
+}
+
+#[test]
+fn old_messages_of_a_lengthened_level_keep_their_time() {
+    let rig = Rig::new("1s");
+    rig.send("orders", 1, "old");
+    let rig = rig.kill_with_levels("1h");
+
+    rig.send("orders", 1, "new");
+    rig.advance(1_000);
+
+    assert_eq!(rig.step(), 1);
+    assert_eq!(rig.bodies("orders", 0), ["old"]);
+    assert_eq!(rig.scheduler.next_deadline(), Some(START.plus(Duration::from_secs(3_600))));
+}
+
+#[test]
+fn a_table_that_changes_back_begins_a_third_generation_and_first_in_first_out_holds_within_each() {
+    let mut rig = Rig::new("10s");
+    for (round, levels) in ["1s", "10s", "1s"].into_iter().enumerate() {
+        rig.send("orders", 1, &format!("{round}a"));
+        rig.send("orders", 1, &format!("{round}b"));
+        rig = rig.restart_with_levels(levels);
+    }
+
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["1a", "1b", "0a", "0b", "2a", "2b"]);
+}
+
+#[test]
+fn messages_of_a_removed_level_are_delivered_on_their_time() {
+    let rig = Rig::new("1s 5s 10s");
+    rig.send("orders", 3, "removed");
+    let rig = rig.kill_with_levels("1s");
+
+    rig.send("orders", 3, "clamped");
+    rig.advance(1_000);
+    assert_eq!(rig.step(), 1);
+    rig.advance(8_999);
+    assert_eq!(rig.step(), 0);
+    rig.advance(1);
+    assert_eq!(rig.step(), 1);
+
+    assert_eq!(rig.bodies("orders", 0), ["clamped", "removed"]);
+}
+
+#[test]
+fn the_state_after_a_replay_of_the_whole_log_is_the_state_of_the_checkpoint_and_its_tail() {
+    let rig = Rig::new("1s 5s 1h");
+    for (number, level) in [1, 2, 3, 1, 1, 2, 3, 1].into_iter().enumerate() {
+        rig.send("orders", level, &number.to_string());
+        rig.advance(400);
+        rig.step();
+        if number == 4 {
+            rig.store.checkpoint_once().unwrap();
+        }
+    }
+    let state = rig.scheduler.state();
+
+    let rig = rig.kill();
+    assert_eq!(String::from_utf8(rig.scheduler.state()).unwrap(), String::from_utf8(state.clone()).unwrap());
+
+    rig.store.stop().unwrap();
+    for name in rig.directory.list(Path::new("")).unwrap() {
+        if name.name != "commitlog" {
+            rig.directory.remove(Path::new(&name.name)).unwrap();
+        }
+    }
+    let rig = Rig::open(rig.clock, rig.directory, rig.options, &rig.levels, rig.topics);
+    assert_eq!(String::from_utf8(rig.scheduler.state()).unwrap(), String::from_utf8(state).unwrap());
+}
+
+#[test]
+fn waiting_messages_pin_their_segments_until_they_are_delivered() {
+    let rig = Rig::with("1s 1h", |options| {
+        options.reserved_time = Duration::from_secs(1);
+        options.delete_when = (0..24).collect();
+    });
+    let fill = |rig: &Rig| {
+        for _ in 0..30 {
+            rig.send("filler", 0, &"x".repeat(20_000));
+        }
+        rig.advance(60_000);
+    };
+    fill(&rig);
+    rig.send("orders", 2, "waits");
+    let pinned = rig.records(SCHEDULE_TOPIC, 1)[0].view().physical_offset();
+    fill(&rig);
+
+    rig.store.retain_once().unwrap();
+    rig.store.retain_once().unwrap();
+    let (oldest, _) = rig.store.log_range();
+    assert!(oldest > PhysicalOffset(0) && oldest <= pinned, "{oldest} {pinned}");
+
+    rig.run_dry();
+    assert_eq!(rig.bodies("orders", 0), ["waits"]);
+    fill(&rig);
+    rig.store.retain_once().unwrap();
+    assert!(rig.store.log_range().0 > pinned);
+}
+
+#[test]
+fn an_acknowledged_message_survives_a_power_cut_under_sync_flush_and_is_delivered_once() {
+    for seed in 0..40 {
+        let rig = Rig::with("1s", |options| options.flush_policy = FlushPolicy::Sync);
+        let all = numbered(0, 20);
+        send_all(&rig, 1, &all[..10]);
+        rig.store.sync_once().unwrap();
+        rig.dispatch();
+        rig.advance(1_000);
+        one_batch(&rig);
+        if seed % 2 == 0 {
+            rig.store.sync_once().unwrap();
+            rig.dispatch();
+        }
+        if seed % 3 == 0 {
+            rig.store.checkpoint_once().unwrap();
+        }
+        send_all(&rig, 1, &all[10..]);
+        rig.store.sync_once().unwrap();
+        rig.advance(10);
+
+        let rig = rig.crash(seed);
+        while rig.scheduler.next_deadline().is_some() {
+            rig.step();
+            rig.store.sync_once().unwrap();
+            rig.dispatch();
+            if let Some(next) = rig.scheduler.next_deadline() {
+                rig.clock.advance(next.since(rig.store.now()));
+            }
+        }
+
+        assert_eq!(rig.bodies("orders", 0), all, "seed {seed}");
+    }
+}

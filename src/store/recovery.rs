@@ -178,7 +178,9 @@ fn scan(
                     let sound_behind = || next_sound(&bytes[at..], position);
                     let skipped = match floor {
                         DurableFloor::Position(floor) if is_newest && position >= floor => None,
-                        DurableFloor::Time(floor) if is_newest && stored_before.is_some_and(|time| time > floor) => None,
+                        DurableFloor::Time(floor) if is_newest && stored_before.is_some_and(|time| time > floor) => {
+                            None
+                        }
                         _ if is_newest => sound_behind(),
                         _ => Some(sound_behind().unwrap_or(left - at)),
                     };

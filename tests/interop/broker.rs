@@ -59,6 +59,18 @@ impl Broker {
         format!("127.0.0.1:{}", self.namesrv_port)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How long its last start took, by its own log.
+    pub(crate) fn start_ms(&self) -> u64 {
+        let log = fs::read_to_string(self.folder.path().join("broker.log")).expect("a log");
+        let started = log.lines().rfind(|line| line.contains("broker started")).expect("a line about the start");
+        let elapsed = started.rsplit("elapsed_ms=").next().expect("how long it took");
+        elapsed.trim_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number")
+    }
+
     /// Ends the process without a chance to save anything (signal 9).
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("a process to kill");

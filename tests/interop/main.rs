@@ -11,6 +11,7 @@ mod broker;
 mod client;
 mod consuming;
 mod delays;
+mod measurements;
 mod refusals;
 mod restarts;
 mod retries;

@@ -27,7 +27,7 @@ pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
     let remark = input.text(remark)?;
     let ext_bytes = input.i32()?;
     let end = input.end_of(ext_bytes)?;
-    let mut ext = ExtFields::new();
+    let mut ext = if ext_bytes > 0 { ExtFields::with_capacity(16) } else { ExtFields::new() };
     while input.at < end {
         if ext.len() == EXT_FIELDS_MAX {
             return Err(FrameError::TooManyFields);

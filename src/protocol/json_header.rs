@@ -7,6 +7,8 @@
 //! Reading is lenient where a client may be: unknown keys, null or absent members, ext values that are not strings, numbers in
 //! quotes. What is written holds to the strictest reader, the Go client: ext values are strings, integers are bare.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::command::{Body, Command, Encoding};
@@ -78,7 +80,7 @@ pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
         Ok(_) => header,
         Err(_) => Bytes::from(String::from_utf8_lossy(&header).into_owned()),
     };
-    let mut input = Input { header: &header, at: 0 };
+    let mut input = Input { header: &header, bytes: &header, at: 0 };
     let mut command = Command {
         code: 0,
         language: Language::OTHER,
@@ -91,17 +93,22 @@ pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
         encoding: Encoding::Json,
     };
     input.object(|input, name| {
-        match name.as_bytes() {
+        match input.bytes_of(&name) {
             b"code" => command.code = input.number()?,
             b"flag" => command.flag = input.number()?,
             b"opaque" => command.opaque = input.number()?,
             b"version" => command.version = input.number()?,
-            b"language" => command.language = input.text()?.map_or(Language::OTHER, |name| Language::from_name(&name)),
-            b"remark" => command.remark = input.text()?.filter(|remark| !remark.is_empty()).map(String::from),
-            b"extFields" => command.ext = input.ext()?,
-            _ => {
-                input.text()?;
+            b"language" => {
+                let name = input.value()?;
+                command.language =
+                    name.map_or(Language::OTHER, |name| Language::from_name(input.text_of(name).as_str()));
             }
+            b"remark" => {
+                let remark = input.value()?.map(|remark| input.text_of(remark));
+                command.remark = remark.filter(|remark| !remark.is_empty()).map(String::from);
+            }
+            b"extFields" => command.ext = input.ext()?,
+            _ => _ = input.value()?,
         }
         Ok(())
     })?;
@@ -114,7 +121,17 @@ pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
 
 struct Input<'a> {
     header: &'a Bytes,
+    /// The same bytes; whole and in pieces cut at quotes they are UTF-8.
+    bytes: &'a [u8],
     at: usize,
+}
+
+/// A string, or the JSON text of another value.
+enum Piece {
+    /// It stands in the header as it is.
+    Plain(Range<usize>),
+    /// It was written with escapes.
+    Escaped(String),
 }
 
 impl Input<'_> {
@@ -122,8 +139,22 @@ impl Input<'_> {
         FrameError::Header { at: self.at, reason }
     }
 
+    fn bytes_of<'p>(&'p self, piece: &'p Piece) -> &'p [u8] {
+        match piece {
+            Piece::Plain(range) => &self.bytes[range.clone()],
+            Piece::Escaped(text) => text.as_bytes(),
+        }
+    }
+
+    fn text_of(&self, piece: Piece) -> Text {
+        match piece {
+            Piece::Plain(range) => Text::from_range(self.header, range),
+            Piece::Escaped(text) => Text::from(text),
+        }
+    }
+
     fn peek(&self) -> Option<u8> {
-        self.header.get(self.at).copied()
+        self.bytes.get(self.at).copied()
     }
 
     fn space(&mut self) {
@@ -140,7 +171,7 @@ impl Input<'_> {
         found
     }
 
-    fn object(&mut self, mut member: impl FnMut(&mut Self, &Text) -> Result<(), FrameError>) -> Result<(), FrameError> {
+    fn object(&mut self, mut member: impl FnMut(&mut Self, Piece) -> Result<(), FrameError>) -> Result<(), FrameError> {
         if !self.take(b'{') {
             return Err(self.error("a JSON object must begin here"));
         }
@@ -156,7 +187,7 @@ impl Input<'_> {
             if !self.take(b':') {
                 return Err(self.error("a colon must follow the name"));
             }
-            member(self, &name)?;
+            member(self, name)?;
             if self.take(b'}') {
                 return Ok(());
             }
@@ -169,18 +200,18 @@ impl Input<'_> {
     fn ext(&mut self) -> Result<ExtFields, FrameError> {
         self.space();
         if self.peek() != Some(b'{') {
-            return match self.text()? {
+            return match self.value()? {
                 None => Ok(ExtFields::new()),
                 Some(_) => Err(self.error("extFields must be an object")),
             };
         }
         let mut ext = ExtFields::with_capacity(16);
         self.object(|input, name| {
-            if let Some(value) = input.text()? {
+            if let Some(value) = input.value()? {
                 if ext.len() == EXT_FIELDS_MAX {
                     return Err(FrameError::TooManyFields);
                 }
-                ext.push(name.clone(), value);
+                ext.push(input.text_of(name), input.text_of(value));
             }
             Ok(())
         })?;
@@ -191,16 +222,15 @@ impl Input<'_> {
     fn number(&mut self) -> Result<i32, FrameError> {
         self.space();
         let at = self.at;
-        match self.text()? {
-            None => Ok(0),
-            Some(text) => {
-                text.parse().map_err(|_| FrameError::Header { at, reason: "a number of 32 bits must stand here" })
-            }
-        }
+        let Some(piece) = self.value()? else {
+            return Ok(0);
+        };
+        let number = std::str::from_utf8(self.bytes_of(&piece)).ok().and_then(|text| text.parse().ok());
+        number.ok_or(FrameError::Header { at, reason: "a number of 32 bits must stand here" })
     }
 
-    /// Any value as text: a string's content, the JSON text of anything else, `None` for null.
-    fn text(&mut self) -> Result<Option<Text>, FrameError> {
+    /// Any value: a string's content, the JSON text of anything else, `None` for null.
+    fn value(&mut self) -> Result<Option<Piece>, FrameError> {
         self.space();
         let start = self.at;
         match self.peek() {
@@ -216,7 +246,7 @@ impl Input<'_> {
             }
         }
         let value = start..self.at;
-        Ok((self.header[value.clone()] != *b"null").then(|| Text::from_range(self.header, value)))
+        Ok((self.bytes[value.clone()] != *b"null").then_some(Piece::Plain(value)))
     }
 
     /// Skips an object or array; only brackets and strings are looked at, and no recursion is needed.
@@ -240,30 +270,39 @@ impl Input<'_> {
         }
     }
 
+    /// Goes on to the next quote or backslash; tells which.
+    fn scan(&mut self) -> Result<u8, FrameError> {
+        while let Some(byte) = self.peek() {
+            if byte == b'"' || byte == b'\\' {
+                return Ok(byte);
+            }
+            self.at += 1;
+        }
+        Err(self.error("the header ends within a string"))
+    }
+
     /// The string whose opening quote comes next.
-    fn string(&mut self) -> Result<Text, FrameError> {
+    fn string(&mut self) -> Result<Piece, FrameError> {
         self.at += 1;
         let start = self.at;
-        let stop = self.header[start..].iter().position(|byte| *byte == b'"' || *byte == b'\\');
-        self.at = stop.map_or(self.header.len(), |stop| start + stop);
-        if self.peek() == Some(b'"') {
+        if self.scan()? == b'"' {
             self.at += 1;
-            return Ok(Text::from_range(self.header, start..self.at - 1));
+            return Ok(Piece::Plain(start..self.at - 1));
         }
-        let mut text = self.header[start..self.at].to_vec();
-        loop {
-            let rest = &self.header[self.at..];
-            let Some(stop) = rest.iter().position(|byte| *byte == b'"' || *byte == b'\\') else {
-                return Err(self.error("the header ends within a string"));
-            };
-            text.extend_from_slice(&rest[..stop]);
-            self.at += stop + 1;
-            if rest[stop] == b'"' {
-                return Ok(Text::from(String::from_utf8_lossy(&text).into_owned()));
-            }
+        // Properties, which are most of what has escapes, are rarely longer.
+        let mut text = Vec::with_capacity(256);
+        let mut copied = start;
+        while self.scan()? == b'\\' {
+            text.extend_from_slice(&self.bytes[copied..self.at]);
+            self.at += 1;
             let character = self.escape()?;
             text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+            copied = self.at;
         }
+        text.extend_from_slice(&self.bytes[copied..self.at]);
+        self.at += 1;
+        let text = String::from_utf8(text).map_err(|_| self.error("a string must be UTF-8"))?;
+        Ok(Piece::Escaped(text))
     }
 
     /// What follows a backslash. Half of a surrogate pair becomes U+FFFD.
@@ -279,7 +318,7 @@ impl Input<'_> {
             b'"' | b'\\' | b'/' => char::from(kind),
             b'u' => {
                 let high = self.hex4()?;
-                if (0xD800..0xDC00).contains(&high) && self.header[self.at..].starts_with(b"\\u") {
+                if (0xD800..0xDC00).contains(&high) && self.bytes[self.at..].starts_with(b"\\u") {
                     let back = self.at;
                     self.at += 2;
                     let low = self.hex4()?;
@@ -297,7 +336,7 @@ impl Input<'_> {
 
     fn hex4(&mut self) -> Result<u32, FrameError> {
         let digits =
-            self.header[self.at..].first_chunk::<4>().ok_or_else(|| self.error("four hex digits must stand here"))?;
+            self.bytes[self.at..].first_chunk::<4>().ok_or_else(|| self.error("four hex digits must stand here"))?;
         let mut value = 0;
         for digit in digits {
             let digit = char::from(*digit).to_digit(16).ok_or_else(|| self.error("four hex digits must stand here"))?;

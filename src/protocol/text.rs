@@ -23,7 +23,7 @@ pub struct Text(Kind);
 enum Kind {
     Static(&'static str),
     Inline(u8, [u8; INLINE_BYTES]),
-    Owned(Box<str>),
+    Owned(String),
     Shared(Bytes),
 }
 
@@ -49,7 +49,7 @@ impl Text {
         match std::str::from_utf8(&bytes) {
             Ok(text) if text.len() < SHARED_BYTES_MIN => Text::from(text),
             Ok(_) => Text(Kind::Shared(bytes)),
-            Err(_) => Text(Kind::Owned(String::from_utf8_lossy(&bytes).into())),
+            Err(_) => Text(Kind::Owned(String::from_utf8_lossy(&bytes).into_owned())),
         }
     }
 
@@ -102,13 +102,13 @@ impl Default for Text {
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        inline(text).unwrap_or_else(|| Text(Kind::Owned(text.into())))
+        inline(text).unwrap_or_else(|| Text(Kind::Owned(text.to_owned())))
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        inline(&text).unwrap_or_else(|| Text(Kind::Owned(text.into())))
+        inline(&text).unwrap_or(Text(Kind::Owned(text)))
     }
 }
 
@@ -149,7 +149,7 @@ impl From<bool> for Text {
 impl From<Text> for String {
     fn from(text: Text) -> Self {
         match text.0 {
-            Kind::Owned(text) => text.into(),
+            Kind::Owned(text) => text,
             _ => text.as_str().to_owned(),
         }
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Broker, Subscription,
-    broker::blocking,
+    blocking::blocking,
     clients::Member,
     failure::{Answer, Failure, success},
     topics::unknown,

@@ -9,15 +9,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    sync::Notify,
-    task::JoinHandle,
-};
+use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
 use tracing::{error, info};
 
 use super::{
     BrokerOptions, Registry, Topics,
+    blocking::blocking,
     consumers::Consumers,
     groups::Groups,
     heartbeat,
@@ -303,13 +300,5 @@ impl Handler for Broker {
     fn closed(&self, connection: &Arc<Connection>) {
         self.hold.closed(connection.id());
         heartbeat::closed(self, connection.id());
-    }
-}
-
-/// Runs what may wait for the disk. On a thread of the runtime the other tasks of that thread move to another one first.
-pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::try_current() {
-        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-        _ => work(),
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tracing::info;
 
-use super::{BrokerOptions, failure::Failure, table_file::TableFile, topics::is_name_byte};
+use super::{BrokerOptions, blocking::blocking, failure::Failure, table_file::TableFile, topics::is_name_byte};
 use crate::{
     protocol::{
         ResponseCode,
@@ -170,10 +170,11 @@ impl Groups {
 
     fn save(&self) {
         let change = self.state().change;
-        self.file.save_or_warn(change, || {
+        let render = || {
             let change = self.state().change;
             (change, json::to_vec_pretty(&self.all()))
-        });
+        };
+        blocking(|| self.file.save_or_warn(change, render));
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {

@@ -4,6 +4,7 @@
 //! arrived.
 
 mod admin;
+mod blocking;
 #[expect(clippy::module_inception, reason = "the broker itself, beside its parts")]
 mod broker;
 mod clients;

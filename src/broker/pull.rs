@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Broker, Subscription, broker::blocking, failure::Failure, perm, pull_hold::Wait, topics::unknown};
+use super::{Broker, Subscription, blocking::blocking, failure::Failure, perm, pull_hold::Wait, topics::unknown};
 use crate::{
     model::{QueueId, Topic},
     protocol::{

@@ -2,7 +2,7 @@
 
 use super::{
     Broker,
-    broker::blocking,
+    blocking::blocking,
     failure::{Answer, Failure, success},
     groups,
     topics::unknown,

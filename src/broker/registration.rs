@@ -12,7 +12,7 @@ use super::{BrokerOptions, Topics};
 use crate::{
     protocol::{
         Command, ExtFields, RequestCode, ResponseCode,
-        body::{RegisterBrokerBody, TopicConfigs, body_crc32},
+        body::{DataVersion, RegisterBrokerBody, TopicConfigs, body_crc32},
         header::{BrokerHeader, RegisterBrokerHeader},
         json::{self, Dialect},
     },
@@ -60,8 +60,9 @@ pub(crate) struct Registration {
     timeout: Duration,
     topics: Arc<Topics>,
     registry: OnceLock<Arc<dyn Registry>>,
-    /// Held while the name server of this process is told, so that an older state never follows a newer one.
-    announcing: Mutex<()>,
+    /// The version that the name server of this process was told last. Locked while it is told, so that an older state never follows a
+    /// newer one; who waited for that may find its change told already.
+    announced: Mutex<Option<DataVersion>>,
     changes: watch::Sender<u64>,
     stopped: watch::Sender<bool>,
 }
@@ -81,7 +82,7 @@ impl Registration {
             timeout: options.register_timeout,
             topics,
             registry: OnceLock::new(),
-            announcing: Mutex::new(()),
+            announced: Mutex::new(None),
             changes: watch::Sender::new(0),
             stopped: watch::Sender::new(false),
         }
@@ -95,9 +96,12 @@ impl Registration {
     /// Tells everyone that topics changed: the name server of this process now, outside ones soon.
     pub(crate) fn announce(&self) {
         if let Some(registry) = self.registry.get() {
-            let _announcing = self.announcing.lock().unwrap_or_else(PoisonError::into_inner);
-            if !*self.stopped.borrow() {
-                registry.register(Announcement { topics: self.topics.all(), ..self.identity.clone() });
+            let wanted = self.topics.version();
+            let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*self.stopped.borrow() && announced.is_none_or(|announced| announced < wanted) {
+                let topics = self.topics.all();
+                *announced = Some(topics.data_version);
+                registry.register(Announcement { topics, ..self.identity.clone() });
             }
         }
         self.changes.send_modify(|changes| *changes += 1);
@@ -107,7 +111,7 @@ impl Registration {
     pub(crate) fn stop(&self) {
         self.stopped.send_replace(true);
         if let Some(registry) = self.registry.get() {
-            let _announcing = self.announcing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
             registry.unregister(&self.identity.cluster, &self.identity.address);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Broker, admin,
-    broker::blocking,
+    blocking::blocking,
     failure::{Answer, Failure},
     heartbeat, locks, pull, query, send, send_back,
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     Broker,
-    broker::blocking,
+    blocking::blocking,
     failure::{Failure, success},
     perm,
     topics::{self, is_sendable},

@@ -2,7 +2,7 @@
 
 use super::{
     Broker,
-    broker::blocking,
+    blocking::blocking,
     failure::{Failure, success},
     perm,
     send::{MAX_RECONSUME_VERSION, answer_when_durable},

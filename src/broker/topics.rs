@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::{BrokerOptions, failure::Failure, perm, table_file::TableFile};
+use super::{BrokerOptions, blocking::blocking, failure::Failure, perm, table_file::TableFile};
 use crate::{
     model::{
         DLQ_PREFIX, PhysicalOffset, QueueId, QueueOffset, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC,
@@ -138,6 +138,11 @@ impl Topics {
         let state = self.state();
         let table = state.table.iter().map(|(topic, config)| (topic.as_str().to_owned(), (**config).clone()));
         TopicConfigs { data_version: state.version, topic_config_table: table.collect() }
+    }
+
+    /// The version of the table.
+    pub(crate) fn version(&self) -> DataVersion {
+        self.state().version
     }
 
     /// The topics that belong to the broker, sorted.
@@ -337,10 +342,11 @@ impl Topics {
 
     fn save(&self) {
         let change = self.state().change;
-        self.file.save_or_warn(change, || {
+        let render = || {
             let change = self.state().change;
             (change, json::to_vec_pretty(&self.all()))
-        });
+        };
+        blocking(|| self.file.save_or_warn(change, render));
     }
 
     fn add_system_topics(&self, options: &BrokerOptions) {

@@ -4,6 +4,7 @@
 
 mod admin;
 mod consuming;
+mod network;
 mod pulling;
 mod retrying;
 mod rig;

@@ -141,3 +141,12 @@ fn remoting_17_the_name_server_of_the_process_knows_a_new_topic_before_the_send_
     assert_eq!((last.address.as_str(), last.name.as_str()), ("127.0.0.1:10911", "broker-a"));
     assert!(announced[0].topics.data_version < last.topics.data_version);
 }
+
+#[test]
+fn a_kill_right_after_the_last_message_does_not_set_consumers_back() {
+    let rig = consumed();
+    commit(&rig, "10");
+    rig.broker.save();
+
+    assert_eq!(committed(&rig.kill()).as_deref(), Some("10"));
+}

@@ -74,9 +74,16 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
         .thread_name("latermq-io")
         .build()
         .map_err(|error| Failure::because("cannot start", &error))?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let mut signals = listen::StopSignals::catch()?;
-        let mut running = Running::start(&settings).await?;
+        let mut running = tokio::select! {
+            running = Running::start(&settings) => running?,
+            signal = signals.next() => {
+                // The store can be left at any moment of its recovery: the next start begins it anew.
+                info!(signal, "stopping before the start was complete");
+                return Ok(());
+            }
+        };
         info!(elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), "broker started");
         tokio::select! {
             signal = signals.next() => info!(signal, "stopping"),
@@ -86,7 +93,10 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
             stopped = running.stop() => stopped,
             signal = signals.next() => Err(Failure::failed(format!("ended by a second {signal} before the stop was complete"))),
         }
-    })
+    });
+    // What still runs then was given up.
+    runtime.shutdown_background();
+    ended
 }
 
 /// A broker that serves.
@@ -122,8 +132,11 @@ impl Running {
         };
         let topics = Arc::new(TopicsOfBroker::default());
         let scheduler = Arc::new(LevelScheduler::new(delay_options, Arc::clone(&topics) as Arc<dyn RealTopics>));
-        let store =
-            MessageStore::open(store_options, env, vec![scheduler]).map_err(|error| not_opened(settings, &error))?;
+        let opening = tokio::task::spawn_blocking(move || MessageStore::open(store_options, env, vec![scheduler]));
+        let store = match opening.await {
+            Ok(opened) => opened.map_err(|error| not_opened(settings, &error))?,
+            Err(error) => return Err(Failure::Broken(format!("the store could not be opened: {error}"))),
+        };
 
         let broker = Broker::new(broker_options, Arc::clone(&store));
         topics.set(Arc::clone(broker.topics()));

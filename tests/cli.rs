@@ -210,6 +210,35 @@ fn levels_tell_how_many_messages_wait_and_when_the_next_is_due() {
 }
 
 #[test]
+fn a_broker_registers_with_an_outside_name_server_and_leaves_it_when_it_stops() {
+    let folder = TempDir::new().unwrap();
+    let mut outside = Server::start(&["namesrv", "--listen", "127.0.0.1:0", "-s", "logFormat=json"]);
+    let address = outside.wait_for("name server started")["address"].as_str().unwrap().to_owned();
+
+    let (mut broker, told) = Server::start_broker(folder.path(), &["-n", &address]);
+    outside.wait_for("broker registered");
+    let sent = latermq(&["send", "orders", "by way of another", "-n", &address]);
+    let consumed = latermq(&["consume", "orders", "-c", "1", "-i", "20", "-n", &address]);
+
+    assert_eq!(told, address);
+    assert_eq!(sent.status.code(), Some(0), "{}", stderr(&sent));
+    assert!(stdout(&consumed).contains("by way of another"), "{}", stderr(&consumed));
+    assert_eq!(broker.stop(), Some(0));
+    outside.wait_for("broker unregistered");
+    assert_eq!(outside.stop(), Some(0));
+}
+
+#[test]
+fn a_broker_that_cannot_open_its_folder_says_which_and_why() {
+    let output = latermq(&["broker", "-s", "storePathRootDir=/proc/nowhere", "-s", "listenPort=0"]);
+
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("latermq: cannot open the folder of the store /proc/nowhere: "), "{text}");
+    assert!(text.contains("(key storePathRootDir, command line)"), "{text}");
+}
+
+#[test]
 fn a_second_broker_on_the_same_store_is_refused_in_words() {
     let folder = TempDir::new().unwrap();
     let (mut first, _) = Server::start_broker(folder.path(), &[]);

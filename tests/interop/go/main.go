@@ -9,7 +9,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -132,13 +131,13 @@ func run(c *command) {
 	c.print(done)
 }
 
-// codeOf is the response code behind a failure, or nil if no broker refused anything.
+// codeOf is the response code behind a failure, or nil if no broker refused anything. The client has it only in its text.
 func codeOf(err error) any {
-	var refused primitive.MQBrokerErr
-	if errors.As(err, &refused) {
-		return refused.ResponseCode
+	var code int
+	if _, miss := fmt.Sscanf(err.Error(), "CODE: %d", &code); miss != nil {
+		return nil
 	}
-	return nil
+	return code
 }
 
 // instance names a client after the command that started it.

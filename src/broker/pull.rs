@@ -44,6 +44,13 @@ pub(crate) struct HeldPull {
     responder: Responder,
 }
 
+impl HeldPull {
+    /// Leaves it to the end of the connection to tell the client.
+    pub(super) fn leave_unanswered(self) {
+        self.responder.leave_unanswered();
+    }
+}
+
 /// What a pull is answered with if it is refused.
 struct Refused {
     failure: Failure,

@@ -65,7 +65,10 @@ const GO_AWAY_ABOVE_VERSION: i32 = 475;
 /// Answers a request, now or later.
 pub(super) fn route(broker: &Broker, connection: &Arc<Connection>, request: &Command, responder: Responder) {
     if broker.is_stopping() && !SERVED_TO_THE_END.contains(&request.code) {
-        responder.reply(going_away(request));
+        match request.code {
+            Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => responder.leave_unanswered(),
+            _ => responder.reply(going_away(request)),
+        }
         return;
     }
     match request.code {

@@ -56,6 +56,11 @@ impl Responder {
         self.reply(Command::response(code).with_remark(remark));
     }
 
+    /// Never answers: the connection is about to close, and its end tells the sender more than an answer could.
+    pub fn leave_unanswered(mut self) {
+        self.answered = true;
+    }
+
     /// Whether the sender wants no answer.
     pub fn is_oneway(&self) -> bool {
         self.oneway

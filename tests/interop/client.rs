@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::SOON;
 use crate::broker::Broker;
 
 /// How long a command may take.
@@ -232,6 +233,21 @@ impl Client {
     pub(crate) fn pull(&self, broker: &Broker, topic: &str) -> Vec<Message> {
         let pulled = self.run(broker, json!({"do": "pull", "topic": topic, "group": "interop_pull"}));
         pulled.into_iter().map(Message::from).collect()
+    }
+
+    /// The messages of a dead letter queue, once there are `count` of them.
+    pub(crate) fn pull_dead(&self, broker: &Broker, group: &str, count: usize) -> Vec<Message> {
+        let begun = Instant::now();
+        loop {
+            // Until the first message there is no such topic.
+            let command = json!({"do": "pull", "topic": format!("%DLQ%{group}"), "group": "interop_pull"});
+            let pulled = self.try_run(broker, command).unwrap_or_default();
+            if pulled.len() >= count {
+                return pulled.into_iter().map(Message::from).collect();
+            }
+            assert!(begun.elapsed() < SOON, "{:?}: {} of {count} dead letters of {group}", self.kind, pulled.len());
+            thread::sleep(Duration::from_millis(200));
+        }
     }
 }
 

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::QUIET;
 use crate::broker::Broker;
 use crate::client::{Client, Message, Sent};
-use crate::with_clients;
+use crate::{QUIET, SOON, with_clients};
 
 /// How long clients may take to find a broker again: some send their next heartbeat only after 30 s.
 const RECONNECT_MAX: Duration = Duration::from_secs(75);
@@ -24,7 +23,7 @@ fn consumers_go_on_after_a_clean_restart_with_delayed_messages_pending(client: &
     client.create_topic(&broker, "restarted", 4);
     let consumer = client.consume(&broker, json!({"group": "restarted_group", "topic": "restarted"}));
     client.send(&broker, json!({"topic": "restarted", "key": "before", "count": 20}));
-    consumer.take(20, Duration::from_secs(20));
+    consumer.take(20, SOON);
     client.send(&broker, json!({"topic": "restarted", "key": "pending", "count": 60, "level": [2, 4, 6]}));
 
     broker.stop();
@@ -48,14 +47,14 @@ fn kill_9_in_the_middle_of_delivery_loses_and_repeats_nothing(client: &Client) {
     client.create_topic(&broker, "killed", 4);
     let consumer = client.consume(&broker, json!({"group": "killed_group", "topic": "killed"}));
     client.send(&broker, json!({"topic": "killed", "key": "warm-up"}));
-    consumer.take(1, Duration::from_secs(20));
+    consumer.take(1, SOON);
 
     // Killed three times while messages are sent and others are delivered.
     let sending = client.begin(
         &broker,
         json!({"do": "send", "topic": "killed", "key": "k", "count": 1_000_000, "millis": 8_000, "level": [1, 2, 3]}),
     );
-    consumer.take(300, Duration::from_secs(20));
+    consumer.take(300, SOON);
     for _ in 0..3 {
         broker.kill();
         broker.start_again();

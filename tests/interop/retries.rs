@@ -45,7 +45,7 @@ fn retries_wait_at_growing_levels_and_end_in_the_dead_letter_queue(client: &Clie
         assert_eq!((pair[1].key.as_str(), pair[1].tag.as_str(), pair[1].crc), ("d", "T", sent.crc));
     }
     consumer.expect_nothing_for(QUIET);
-    let dead = client.pull(&broker, "%DLQ%dying_group").remove(0);
+    let dead = client.pull_dead(&broker, "dying_group", 1).remove(0);
     assert_eq!((dead.key.as_str(), dead.crc, dead.unique_key.as_str()), ("d", sent.crc, sent.unique_key.as_str()));
     assert_eq!(dead.property("RETRY_TOPIC"), Some("dying"));
 }
@@ -66,7 +66,8 @@ fn an_orderly_message_that_keeps_failing_ends_in_the_dead_letter_queue(client: &
     let keys: Vec<String> = consumer.take(4, SOON).into_iter().map(|message| message.key).collect();
     assert_eq!(keys, ["s-0", "s-0", "s-1", "s-1"]);
     consumer.expect_nothing_for(QUIET * 2);
-    let dead: Vec<String> = client.pull(&broker, "%DLQ%stuck_group").into_iter().map(|message| message.key).collect();
+    let dead: Vec<String> =
+        client.pull_dead(&broker, "stuck_group", 2).into_iter().map(|message| message.key).collect();
     assert_eq!(dead, ["s-0", "s-1"]);
 }
 
@@ -93,7 +94,7 @@ fn a_retry_that_the_client_sends_itself_is_delayed_or_dead(client: &Client) {
     let received = consumer.take(1, SOON).remove(0);
     assert_eq!((received.key.as_str(), received.topic.as_str(), received.reconsume_times), ("again", "fallback", 2));
     assert!(received.stored >= received.born + 2_000);
-    assert_eq!(client.pull(&broker, "%DLQ%fallback_group")[0].key, "dead");
+    assert_eq!(client.pull_dead(&broker, "fallback_group", 1)[0].key, "dead");
     consumer.expect_nothing_for(QUIET * 2);
 }
 

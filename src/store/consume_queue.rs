@@ -155,6 +155,9 @@ struct Writer {
     dirty: BTreeMap<u64, Arc<dyn File>>,
     /// Whether files were created or removed since the folder was synced.
     folder_dirty: bool,
+    /// Whether files were found when the queue was opened: one that was created after the last checkpoint, by a process that was killed then,
+    /// may have no durable name yet. It is then written again, which is when the folder must be synced.
+    found: bool,
     /// Whether a sync failed: what it should have saved may be lost, and no later sync can tell.
     sync_failed: bool,
     /// The first record that the queue does not have, since it could not be written and too many came after it.
@@ -203,6 +206,7 @@ impl ConsumeQueue {
         {
             let mut writer = queue.writer();
             writer.files = files;
+            writer.found = files.0 != files.1;
             writer.next = first;
         }
         Ok(queue)
@@ -759,6 +763,7 @@ impl ConsumeQueue {
     /// The file `number`, created if it is the next; `position` is where writing begins in it.
     fn file_to_write(&self, writer: &mut Writer, number: u64, position: u64) -> io::Result<Arc<dyn File>> {
         if (writer.files.0..writer.files.1).contains(&number) {
+            writer.folder_dirty |= mem::take(&mut writer.found);
             return self.open_file(number);
         }
         let is_first = writer.files.0 == writer.files.1;

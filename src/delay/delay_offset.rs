@@ -47,20 +47,11 @@ pub(super) struct DelayOffset {
 
 impl DelayOffset {
     /// The text of the file, as fastjson prints it.
-    pub(super) fn to_pretty(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let Self { counter, timestamp, .. } = self;
         let table = self.table();
         format!(
             "{{\n\t\"dataVersion\":{{\n\t\t\"counter\":{counter},\n\t\t\"stateVersion\":0,\n\t\t\"timestamp\":{timestamp}\n\t}},\n\t\"offsetTable\":{{{table}\n\t}}\n}}"
-        )
-    }
-
-    /// The same in one line, as it goes over the wire.
-    pub(super) fn to_compact(&self) -> String {
-        let Self { counter, timestamp, .. } = self;
-        let table = self.table();
-        format!(
-            "{{\"dataVersion\":{{\"counter\":{counter},\"stateVersion\":0,\"timestamp\":{timestamp}}},\"offsetTable\":{{{table}}}}}"
         )
     }
 
@@ -160,25 +151,10 @@ mod tests {
         };
 
         assert_eq!(
-            file.to_pretty(),
+            file.to_text(),
             "{\n\t\"dataVersion\":{\n\t\t\"counter\":3,\n\t\t\"stateVersion\":0,\n\t\t\"timestamp\":1796045226979\n\t},\n\t\"offsetTable\":{1:14,2:9,3:8,6:0,7:0,8:0\n\t}\n}"
         );
-        assert_eq!(DelayOffset::parse(&file.to_pretty()).unwrap(), file);
-    }
-
-    #[test]
-    fn schedule_51_the_compact_text_equals_the_table() {
-        let file = DelayOffset {
-            counter: 7,
-            timestamp: Timestamp(1_700_000_000_000),
-            offsets: offsets(&[(1, 3), (2, 5), (18, 0)]),
-        };
-
-        assert_eq!(
-            file.to_compact(),
-            r#"{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1700000000000},"offsetTable":{1:3,2:5,18:0}}"#
-        );
-        assert!(DelayOffset::default().to_compact().ends_with(r#""offsetTable":{}}"#));
+        assert_eq!(DelayOffset::parse(&file.to_text()).unwrap(), file);
     }
 
     #[test]
@@ -207,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_texts_come_back_as_they_were(
+        fn the_text_comes_back_as_it_was(
             counter in 0..u64::MAX / 2,
             timestamp in any::<i64>(),
             table in prop::collection::btree_map(1..2000u32, 0..u64::MAX / 2, 0..20),
@@ -215,8 +191,7 @@ mod tests {
             let offsets = table.into_iter().map(|(level, offset)| (DelayLevel::new(level).unwrap(), offset)).collect();
             let file = DelayOffset { counter, timestamp: Timestamp(timestamp), offsets };
 
-            prop_assert_eq!(&DelayOffset::parse(&file.to_pretty()).unwrap(), &file);
-            prop_assert_eq!(&DelayOffset::parse(&file.to_compact()).unwrap(), &file);
+            prop_assert_eq!(&DelayOffset::parse(&file.to_text()).unwrap(), &file);
         }
 
         #[test]

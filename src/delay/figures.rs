@@ -3,7 +3,6 @@
 //! | name | label | value |
 //! | --- | --- | --- |
 //! | `scheduleMessageOffset_<level>` | | text `<delivered>,<max>` as in RocketMQ's runtime info, for each level used so far |
-//! | `delayOffset` | | text: the table of `delayOffset.json` in one line |
 //! | `delayLevelMs` | `level` | how long the level waits; absent if the table has it no more |
 //! | `delayPending`, `delayPendingBytes` | `level` | what waits |
 //! | `delayNextDeadlineMs` | `level` | when the next message is due, ms since the epoch; absent if none waits |
@@ -61,7 +60,5 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
     figures.extend(numbers.into_iter().filter_map(|(name, value)| {
         Some(Figure { name: name.into(), labels: Vec::new(), value: FigureValue::Number(value?) })
     }));
-    let text = FigureValue::Text(scheduler.delay_offset_compact());
-    figures.push(Figure { name: "delayOffset".into(), labels: Vec::new(), value: text });
     figures
 }

@@ -368,7 +368,7 @@ impl Scheduler {
         let file = self.state().exported.clone();
         let state_file = store.state_file(DELAY_OFFSET_FILE);
         let unchanged = matches!(state_file.load(DelayOffset::parse), Loaded::Main(before) if before == file);
-        if unchanged || file.offsets.is_empty() { Ok(()) } else { state_file.save(&file.to_pretty()) }
+        if unchanged || file.offsets.is_empty() { Ok(()) } else { state_file.save(&file.to_text()) }
     }
 
     // The work.
@@ -584,12 +584,6 @@ impl Scheduler {
 
     pub(super) fn counts(&self) -> Counts {
         self.state().counts
-    }
-
-    /// What code 45 answers with: the table of `delayOffset.json` as it is now, in one line.
-    pub(super) fn delay_offset_compact(&self) -> String {
-        let now = self.store().map(|store| store.now());
-        self.state().delay_offset(now).to_compact()
     }
 }
 

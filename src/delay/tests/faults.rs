@@ -82,7 +82,7 @@ fn schedule_39_40_what_can_never_be_restored_is_parked_with_its_ids_and_holds_up
 fn damage(rig: &Rig, at: PhysicalOffset) {
     let segment_bytes = rig.options.segment_bytes;
     let path = format!("commitlog/{:020}", at.0 / segment_bytes * segment_bytes);
-    let file = rig.directory.open(std::path::Path::new(&path)).unwrap();
+    let file = rig.directory.open(Path::new(&path)).unwrap();
     let mut byte = [0];
     file.read_at(at.0 % segment_bytes, &mut byte).unwrap();
     file.write_at(at.0 % segment_bytes, &[byte[0] ^ 0x55]).unwrap();
@@ -139,11 +139,7 @@ fn restored_records_that_damage_swallowed_are_restored_again() {
     let second = rig.records("orders", 0)[1].view().physical_offset();
     // The whole log is read again, and the second restored record cannot be.
     damage(&rig, second.plus(88));
-    for name in rig.directory.list(std::path::Path::new("")).unwrap() {
-        if name.name != "commitlog" {
-            rig.directory.remove(std::path::Path::new(&name.name)).unwrap();
-        }
-    }
+    rig.lose_files();
 
     let rig = rig.kill();
     assert_eq!(rig.number("delayPending", Some(1)), 1.0);

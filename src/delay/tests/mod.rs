@@ -9,6 +9,7 @@ mod restart;
 use std::{
     collections::HashSet,
     io::ErrorKind,
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -171,6 +172,26 @@ impl Rig {
             self.clock.advance(next.since(self.store.now()));
         }
         panic!("there is always something to do");
+    }
+
+    /// The same where messages count only once they are synced.
+    fn run_dry_and_sync(&self) {
+        loop {
+            self.step();
+            self.store.sync_once().unwrap();
+            self.dispatch();
+            let Some(next) = self.scheduler.next_deadline() else { return };
+            self.clock.advance(next.since(self.store.now()));
+        }
+    }
+
+    /// Removes all files but the commit log.
+    fn lose_files(&self) {
+        for entry in self.directory.list(Path::new("")).unwrap() {
+            if entry.name != "commitlog" {
+                self.directory.remove(Path::new(&entry.name)).unwrap();
+            }
+        }
     }
 
     fn entries(&self, topic: &str, queue_id: u32) -> Vec<QueueEntry> {

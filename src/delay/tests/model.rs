@@ -1,6 +1,6 @@
 //! Any list of operations against a model that fits on a page: each acknowledged message is delivered once, on time, in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -18,9 +18,14 @@ enum Step {
     Tick,
     Dispatch,
     Checkpoint,
+    Sync,
+    /// What was not synced may be lost, as the seed decides.
+    PowerCut(u64),
     WallClock(i32),
     Kill,
+    /// A clean stop, and a start with another table.
     Restart(usize),
+    /// A kill after which only the commit log is left.
     LoseFiles,
 }
 
@@ -34,6 +39,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Tick),
         2 => Just(Step::Dispatch),
         1 => Just(Step::Checkpoint),
+        1 => Just(Step::Sync),
+        2 => any::<u64>().prop_map(Step::PowerCut),
         1 => (-10_000..200i32).prop_map(Step::WallClock),
         2 => Just(Step::Kill),
         2 => (0..TABLES.len()).prop_map(Step::Restart),
@@ -45,11 +52,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// What was promised: for each message its level and deliver time.
 type Promised = BTreeMap<usize, (u32, Timestamp)>;
 
+fn number(record: &Record) -> usize {
+    String::from_utf8(record.body().to_vec()).unwrap().parse().unwrap()
+}
+
+fn numbers(rig: &Rig, topic: &str, queue_id: u32) -> Vec<usize> {
+    rig.records(topic, queue_id).iter().map(number).collect()
+}
+
 fn check(rig: &Rig, promised: &Promised) {
     let mut seen: Vec<usize> = Vec::new();
     let mut last = BTreeMap::new();
     for record in rig.records("orders", 0) {
-        let number: usize = String::from_utf8(record.body().to_vec()).unwrap().parse().unwrap();
+        let number = number(&record);
         assert!(!seen.contains(&number), "message {number} was delivered twice");
         let (level, due) = promised[&number];
         assert!(record.view().stored_at() >= due, "message {number} is early");
@@ -64,11 +79,14 @@ fn check(rig: &Rig, promised: &Promised) {
 fn run(steps: Vec<Step>) {
     let mut rig = Rig::new(TABLES[0]);
     let mut promised = Promised::new();
+    let mut sent = 0;
+    let mut synced = BTreeSet::new();
     for step in steps {
         match step {
             Step::Send(level, count) => {
                 for _ in 0..count {
-                    let number = promised.len();
+                    let number = sent;
+                    sent += 1;
                     let table: LevelTable = rig.levels.parse().unwrap();
                     let appended = rig.try_send(draft("orders", level, &number.to_string())).unwrap();
                     let level = table.clamp(level).unwrap();
@@ -85,15 +103,22 @@ fn run(steps: Vec<Step>) {
             }
             Step::Dispatch => rig.dispatch(),
             Step::Checkpoint => rig.store.checkpoint_once().unwrap(),
+            Step::Sync => {
+                rig.store.sync_once().unwrap();
+                synced.extend(promised.keys().copied());
+            }
+            Step::PowerCut(seed) => {
+                rig = rig.crash(seed);
+                let waiting: BTreeSet<usize> =
+                    (0..5).flat_map(|queue_id| numbers(&rig, SCHEDULE_TOPIC, queue_id)).collect();
+                assert!(synced.is_subset(&waiting), "what was synced is there");
+                promised.retain(|number, _| waiting.contains(number));
+            }
             Step::WallClock(ms) => rig.clock.step_wall(ms.into()),
             Step::Kill => rig = rig.kill(),
             Step::Restart(table) => rig = rig.restart_with_levels(TABLES[table]),
             Step::LoseFiles => {
-                for entry in rig.directory.list(std::path::Path::new("")).unwrap() {
-                    if entry.name != "commitlog" {
-                        rig.directory.remove(std::path::Path::new(&entry.name)).unwrap();
-                    }
-                }
+                rig.lose_files();
                 rig = rig.kill();
             }
         }
@@ -106,8 +131,6 @@ fn run(steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
-
     #[test]
     fn every_message_is_delivered_once_on_time_and_in_order(steps in steps()) {
         run(steps);

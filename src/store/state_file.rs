@@ -327,6 +327,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_was_cut_replaces_no_good_version_before_even_if_nobody_looked() {
+        for bytes in [&b""[..], &[0; 40], b"{\"version\":", b"{\"version\":1\0}"] {
+            let directory = saved(2);
+            main(&directory, bytes);
+
+            file(&directory).save(&version(3)).unwrap();
+
+            main(&directory, b"");
+            assert_eq!(load(&directory), Loaded::Backup(1), "after {bytes:?}");
+        }
+    }
+
+    #[test]
     fn a_save_that_fails_leaves_the_version_before() {
         for operation in [Operation::Write, Operation::Sync, Operation::Rename] {
             for after in 0..2 {

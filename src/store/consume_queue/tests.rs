@@ -23,10 +23,10 @@ fn queue(queues: &ConsumeQueues) -> Arc<ConsumeQueue> {
     queues.get_or_create(TOPIC, QueueId(3)).unwrap()
 }
 
-/// The entry of the record that is the `at`-th of the log.
+/// The entry of the record that is the `at`-th of the log. Half of its position looks like one far below.
 fn entry(at: u64) -> QueueEntry {
     QueueEntry {
-        position: PhysicalOffset(at * u64::from(RECORD_BYTES)),
+        position: PhysicalOffset((1 << 32) - 1_000 + at * u64::from(RECORD_BYTES)),
         bytes: RECORD_BYTES,
         tag_code: i64::try_from(at).unwrap() - 7,
     }
@@ -380,12 +380,63 @@ fn what_survived_in_a_gap_of_the_log_is_kept_if_it_fits() {
     let queue = reopened(&directory, position(5));
     // The records of 5 to 8 are damaged in the log: nobody puts them.
     file(&directory, 0).write_at(6 * 20, &[0xFF; 20]).unwrap();
+    file(&directory, 0).write_at(7 * 20, &entry(50).to_bytes()).unwrap();
+    file(&directory, 0).write_at(8 * 20, &entry(2).to_bytes()).unwrap();
     put(&queue, 9..13);
     queue.write_round().unwrap();
 
     let mut wanted = entries(0..13);
-    wanted[6].1 = QueueEntry::BLANK;
+    for (_, blank) in &mut wanted[6..9] {
+        *blank = QueueEntry::BLANK;
+    }
     assert_eq!(all(&queue), wanted);
+}
+
+#[test]
+fn a_queue_whose_first_file_was_lost_is_built_again_from_its_first_message() {
+    let directory = MemoryDirectory::new();
+    queue_of(&directory, 27);
+    directory.remove(&Path::new(ROOT).join(TOPIC).join("3/00000000000000000000")).unwrap();
+
+    let queue = reopened(&directory, PhysicalOffset::ZERO);
+    put(&queue, 0..27);
+    queue.write_round().unwrap();
+
+    assert_eq!(all(&queue), entries(0..27));
+}
+
+#[test]
+fn a_file_lost_between_two_others_is_built_again() {
+    let directory = MemoryDirectory::new();
+    queue_of(&directory, 37);
+    directory.remove(&Path::new(ROOT).join(TOPIC).join("3/00000000000000000200")).unwrap();
+
+    let queue = reopened(&directory, position(10));
+    assert_eq!(queue.range(), range(0, 10));
+    put(&queue, 10..37);
+    queue.write_round().unwrap();
+
+    assert_eq!(all(&queue), entries(0..37));
+}
+
+/// An entry that lies in two sectors, of which only the second reached the disk, has a position far below its own.
+#[test]
+fn a_torn_entry_beyond_the_end_misleads_nobody() {
+    let file_bytes = 200 * 20;
+    for torn in (0..200).filter(|at| at * 20 / 512 != (at * 20 + 19) / 512) {
+        for end in 1..=torn {
+            let directory = MemoryDirectory::new();
+            let queue = queue(&open(&directory, file_bytes));
+            put(&queue, 0..end);
+            queue.write_round().unwrap();
+            let mut bytes = entry(torn).to_bytes();
+            bytes[..4].fill(0);
+            file(&directory, 0).write_at(torn * 20, &bytes).unwrap();
+
+            queue.rewind(position(end)).unwrap();
+            assert_eq!(queue.range().max.0, end, "torn at {torn}");
+        }
+    }
 }
 
 #[test]

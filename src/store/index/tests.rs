@@ -369,6 +369,47 @@ fn the_truncated_index_finds_what_is_older_although_every_slot_led_to_what_is_go
     assert_eq!(index.end(), (Timestamp(0), PhysicalOffset(0)));
 }
 
+/// An entry that lies in two sectors, of which only the second reached the disk, has a position far below its own.
+#[test]
+fn a_torn_entry_beyond_the_end_misleads_nobody() {
+    let shape = Shape { slots: 7, entries: 150 };
+    let position = |number: u32| (1 << 32) - 1_000 + u64::from(number) * 145;
+    for torn in (1..150).filter(|&number| shape.entry_at(number) / 512 != (shape.entry_at(number) + 19) / 512) {
+        for end in 2..=torn {
+            let directory = MemoryDirectory::new();
+            let index = open(&directory, shape.slots, shape.entries);
+            for number in 1..end {
+                index.put(TOPIC, "a", PhysicalOffset(position(number)), Timestamp(BEGIN)).unwrap();
+            }
+            index.write_round().unwrap();
+            let entry = IndexEntry { key_hash: 1, position: position(torn), seconds: 0, previous: 0 };
+            let mut bytes = entry.to_bytes();
+            bytes[..8].fill(0);
+            file(&directory, 0).write_at(shape.entry_at(torn), &bytes).unwrap();
+
+            let count = shape.count_below(&*file(&directory, 0), PhysicalOffset(position(end))).unwrap();
+            assert_eq!(count, end, "torn at {torn}");
+        }
+    }
+}
+
+#[test]
+fn a_chain_whose_link_was_torn_off_is_found_again() {
+    let directory = MemoryDirectory::new();
+    let index = open(&directory, 1, 150);
+    for at in 0..149 {
+        put(&index, "a", at);
+    }
+    index.write_round().unwrap();
+    let straddling = (100..150).rfind(|&number| index.shape.straddles_sector(number)).unwrap();
+    let file = file(&directory, 0);
+    file.write_at(index.shape.entry_at(straddling) + 16, &[0; 4]).unwrap();
+
+    index.truncate_from(PhysicalOffset(9_000)).unwrap();
+
+    assert_eq!(found(&index, "a"), (0..90).rev().collect::<Vec<_>>());
+}
+
 #[test]
 fn store_38_a_cleared_index_begins_anew() {
     let directory = MemoryDirectory::new();

@@ -360,7 +360,12 @@ func pull(c *command) error {
 		return err
 	}
 	for _, queue := range queues {
-		for offset := int64(0); ; {
+		// The client has no call for the end of a queue, and a pull at the end would wait there.
+		end, err := pulling.OffsetForTimestamp(queue, time.Now().Add(time.Hour).UnixMilli())
+		if err != nil {
+			return err
+		}
+		for offset := int64(0); offset < end; {
 			result, err := pulling.PullFrom(context.Background(), queue, offset, 32)
 			if err != nil {
 				return err
@@ -368,10 +373,10 @@ func pull(c *command) error {
 			for _, m := range result.GetMessageExts() {
 				c.printMessage(m)
 			}
-			offset = result.NextBeginOffset
-			if offset >= result.MaxOffset {
-				break
+			if result.NextBeginOffset <= offset {
+				return fmt.Errorf("%s does not move on from %d", queue, offset)
 			}
+			offset = result.NextBeginOffset
 		}
 	}
 	return nil

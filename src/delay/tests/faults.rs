@@ -36,21 +36,23 @@ fn schedule_36_a_failed_append_is_tried_again_in_order_and_delivers_once() {
 
 #[test]
 fn schedule_42_after_a_failure_of_the_first_batch_the_second_does_not_overtake_it() {
-    let rig = Rig::with("1s", |options| options.segment_bytes = 1 << 20);
-    let all: Vec<String> = (0..2 * BATCH_RECORDS_MAX).map(|number| number.to_string()).collect();
-    for body in &all {
-        rig.try_send(draft("orders", 1, body)).unwrap();
+    for is_killed in [false, true] {
+        let rig = Rig::with("1s", |options| options.segment_bytes = 1 << 20);
+        let all: Vec<String> = (0..2 * BATCH_RECORDS_MAX).map(|number| number.to_string()).collect();
+        for body in &all {
+            rig.try_send(draft("orders", 1, body)).unwrap();
+        }
+        rig.dispatch();
+        rig.advance(1_000);
+        rig.directory.fail_after(Operation::Write, 0, ErrorKind::StorageFull, 1);
+        assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0);
+
+        assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0, "the level pauses");
+        let rig = if is_killed { rig.kill() } else { rig };
+        rig.run_dry();
+
+        assert_eq!(rig.bodies("orders", 0), all);
     }
-    rig.dispatch();
-    rig.advance(1_000);
-    rig.directory.fail_after(Operation::Write, 0, ErrorKind::StorageFull, 1);
-    assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0);
-
-    assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0, "the level pauses");
-    let rig = rig.kill();
-    rig.run_dry();
-
-    assert_eq!(rig.bodies("orders", 0), all);
 }
 
 #[test]

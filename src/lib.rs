@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`model`] | values that obey their own rules: offsets, [`model::Timestamp`], properties | everything else |
 //! | [`record`] | the message record: the same bytes in the commit log and in a pull reply | files, time |
-//! | [`env`] | the only doors outside: clocks, directory, files; all unsafe code | what is in the files |
+//! | [`mod@env`] | the only doors outside: clocks, directory, files; all unsafe code | what is in the files |
 //! | [`protocol`] | RocketMQ remoting, bytes in and bytes out | sockets, the store |
 //! | [`store`] | commit log, consume queues, index, dispatch, durability, recovery, and the plugin seam | sockets, delays |
 //! | [`delay`] | delayed messages, a plugin of the store | sockets, the broker |

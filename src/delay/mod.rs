@@ -5,7 +5,7 @@
 //! equally long, so the queue of the level is itself the sorted index of deadlines, and a waiting message takes no memory.
 //!
 //! Nothing but the log says how far the scheduler is: each restored record names the waiting record it comes from, in a header field
-//! ([`stamp`]). What waits ([`progress`]) is a fold over the log, so that a crash neither loses nor repeats a message.
+//! (see `stamp`). What waits (see `progress`) is a fold over the log, so that a crash neither loses nor repeats a message.
 //!
 //! | file | what it is |
 //! | --- | --- |

@@ -123,7 +123,7 @@ pub(super) struct LevelView {
     pub(super) counts: LevelCounts,
 }
 
-/// What a [`Scheduler::tick`] did.
+/// What one [`LevelScheduler::tick`](super::LevelScheduler::tick) did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tick {
     /// Messages restored.

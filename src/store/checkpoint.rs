@@ -65,8 +65,21 @@ pub(super) struct Checkpoint {
     pub(super) since_boot: Duration,
     /// What RocketMQ's checkpoint says from now on.
     pub(super) rocketmq: RocketmqCheckpoint,
+    /// What there is besides the log below `position`.
+    pub(super) derived: Derived,
     /// What each plugin saved, by its name.
     pub(super) plugins: BTreeMap<String, Vec<u8>>,
+}
+
+/// How much is derived from the log, to notice when a part of it was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Derived {
+    /// Queues that have an entry.
+    pub(super) queues: u64,
+    /// The sum of their ends.
+    pub(super) entries: u64,
+    /// End position of the newest index file; 0 without an index.
+    pub(super) index_end: u64,
 }
 
 /// The record that ends at a checkpoint's position, to tell whether the log is still the one that was meant.
@@ -107,6 +120,7 @@ struct Stored {
     since_boot_ns: u64,
     rocketmq: [i64; 5],
     rocketmq_before: Option<[i64; 5]>,
+    derived: Derived,
     plugins: BTreeMap<String, Hex>,
 }
 
@@ -196,6 +210,7 @@ impl CheckpointFiles {
             wall: Timestamp(stored.wall_ms),
             since_boot: Duration::from_nanos(stored.since_boot_ns),
             rocketmq: RocketmqCheckpoint::from_fields(stored.rocketmq),
+            derived: stored.derived,
             plugins: stored.plugins.into_iter().map(|(name, blob)| (name, blob.0)).collect(),
         })
     }
@@ -214,6 +229,7 @@ impl CheckpointFiles {
             since_boot_ns: u64::try_from(checkpoint.since_boot.as_nanos()).unwrap_or(u64::MAX),
             rocketmq: checkpoint.rocketmq.fields(),
             rocketmq_before: before.map(RocketmqCheckpoint::fields),
+            derived: checkpoint.derived,
             plugins: checkpoint.plugins.iter().map(|(name, blob)| (name.clone(), Hex(blob.clone()))).collect(),
         };
         let at = |source, path| StoreError::Io { action: "write", path, source };
@@ -298,6 +314,7 @@ mod tests {
             wall: Timestamp(1_700_000_000_123),
             since_boot: Duration::from_nanos(86_400_000_000_001),
             rocketmq: rocketmq(i64::try_from(position).unwrap()),
+            derived: Derived { queues: 2, entries: 7, index_end: position },
             plugins: BTreeMap::from([("levels".to_owned(), (0..=255).collect()), ("none".to_owned(), Vec::new())]),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::{
 
 use super::{
     ArrivalListener, Dispatched, Plugin, QueueEntry, StoreError,
+    checkpoint::Derived,
     consume_queues::{ConsumeQueues, QueueFault},
     index::Index,
     scan::Located,
@@ -60,6 +61,18 @@ impl Dispatcher {
                 }
             }
         }
+    }
+
+    /// How much there is in queues and index now.
+    pub(super) fn derived(&self) -> Derived {
+        let mut derived =
+            Derived { index_end: self.index.as_ref().map_or(0, |index| index.end().1.0), ..Derived::default() };
+        for queue in self.queues.all() {
+            let end = queue.range().max.0;
+            derived.queues += u64::from(end > 0);
+            derived.entries += end;
+        }
+        derived
     }
 
     /// Whether something waits to be written again.

@@ -454,10 +454,11 @@ impl MessageStore {
     pub fn checkpoint_once(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
         // State and position belong together: no round may be under way.
-        let (position, last, plugins) = {
+        let (position, last, derived, plugins) = {
             let dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
             let state = |plugin: &Arc<dyn Plugin>| (plugin.name().to_owned(), plugin.state());
-            (dispatching.position, dispatching.last, self.dispatcher.plugins.iter().map(state).collect())
+            let plugins = self.dispatcher.plugins.iter().map(state).collect();
+            (dispatching.position, dispatching.last, self.dispatcher.derived(), plugins)
         };
         let by_index = self.dispatcher.index.as_ref().and_then(Index::unwritten_from);
         let unwritten = self.dispatcher.queues.unwritten_from().into_iter().chain(by_index).min();
@@ -489,6 +490,7 @@ impl MessageStore {
                 master_flushed: 0,
                 confirmed,
             },
+            derived,
             plugins,
         })?;
         self.checkpointed.store(position.0, Ordering::Release);

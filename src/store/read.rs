@@ -160,7 +160,7 @@ impl MessageStore {
                     count += run_count;
                 }
                 Err(error) => {
-                    tracing::error!(physical_offset = position.0, bytes, %error, "cannot read the commit log")
+                    tracing::error!(physical_offset = position.0, bytes, %error, "cannot read the commit log");
                 }
             }
         }

@@ -50,10 +50,17 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     marked.map_err(|source| store.io_error("write", abort, source))?;
 
     let segments = store.log.segments();
-    let checkpoint = store.checkpoint_files.load().filter(|checkpoint| matches_log(store, &segments, checkpoint));
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
-    let believed = recover_plugins(store, checkpoint.as_ref())?;
-    let (from, last, floor) = match checkpoint.as_ref().filter(|_| believed) {
+    let mut checkpoint = store.checkpoint_files.load().filter(|checkpoint| matches_log(store, &segments, checkpoint));
+    if let Some(believed) = &checkpoint
+        && !matches_derived(store, believed)?
+    {
+        checkpoint = None;
+    }
+    if !recover_plugins(store, checkpoint.as_ref())? {
+        checkpoint = None;
+    }
+    let (from, last, floor) = match &checkpoint {
         Some(checkpoint) => (checkpoint.position, checkpoint.last_record, DurableFloor::Position(checkpoint.position)),
         None if !unclean => (first, None, DurableFloor::Everything),
         None => {
@@ -63,16 +70,20 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
             (first, None, floor)
         }
     };
-    store.dispatcher.queues.rewind(from)?;
-    if let Some(index) = &store.dispatcher.index {
-        if believed { index.truncate_from(from) } else { index.clear() }?;
+    if checkpoint.is_none() {
+        store.dispatcher.queues.rewind(first)?;
+        if let Some(index) = &store.dispatcher.index {
+            index.clear()?;
+        }
     }
 
     let scan = scan(store, &segments, from, last, floor)?;
     let end = scan.end;
-    store.dispatcher.queues.cut()?;
-    let cut = unclean || !believed || end != from;
-    if cut || segments.last().is_some_and(|segment| segment.base >= end) {
+    let changed = unclean || checkpoint.is_none() || end != from;
+    if changed {
+        store.dispatcher.queues.cut()?;
+    }
+    if changed || segments.last().is_some_and(|segment| segment.base >= end) {
         store.log.cut(end)?;
     }
     first_error(store.dispatcher.queues.set_min_position(first)).map_or(Ok(()), Err)?;
@@ -89,7 +100,7 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
         clean = !unclean,
         "commit log recovered"
     );
-    if cut {
+    if changed {
         store.checkpoint_once()?;
     }
     Ok(())
@@ -137,6 +148,19 @@ fn matches_log(store: &MessageStore, segments: &[Arc<Segment>], checkpoint: &Che
         );
     }
     found && checkpoint.position >= first
+}
+
+/// Lets queues and index end at the checkpoint; says whether they then hold what it counted. If not, a part was removed since.
+fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool, StoreError> {
+    store.dispatcher.queues.rewind(checkpoint.position)?;
+    if let Some(index) = &store.dispatcher.index {
+        index.truncate_from(checkpoint.position)?;
+    }
+    let found = store.dispatcher.derived();
+    if found != checkpoint.derived {
+        tracing::warn!(?found, counted = ?checkpoint.derived, "queues or index are not those of the checkpoint; scanning the whole log");
+    }
+    Ok(found == checkpoint.derived)
 }
 
 struct Scanned {

@@ -369,22 +369,25 @@ fn damage_below_the_durable_position_is_skipped_and_nothing_behind_it_is_lost() 
 
 #[test]
 fn store_38_queues_and_index_are_rebuilt_from_the_log() {
-    let rig = Rig::new();
-    let store = rig.open();
-    fill(&store, 0, 2_000);
-    dispatch_all(&store);
-    store.stop().unwrap();
-    drop(store);
-    std::fs::remove_dir_all(rig.path("consumequeue")).unwrap();
-    std::fs::remove_dir_all(rig.path("index")).unwrap();
-    std::fs::remove_file(rig.path("latermq.checkpoint")).unwrap();
-    let _ = std::fs::remove_file(rig.path("latermq.checkpoint.bak"));
+    for remove in [&["consumequeue"][..], &["index"], &["consumequeue", "index"], &["consumequeue/orders/1"]] {
+        let rig = Rig::new();
+        let store = rig.open();
+        fill(&store, 0, 2_000);
+        store.append(draft("orders", 1, b"other queue")).unwrap();
+        dispatch_all(&store);
+        store.stop().unwrap();
+        drop(store);
+        for folder in remove {
+            std::fs::remove_dir_all(rig.path(folder)).unwrap();
+        }
 
-    let store = rig.open();
+        let store = rig.open();
 
-    assert_eq!(bodies(&store, "orders", 0), numbered(2_000));
-    let found = store.query("orders", "message 1999", 10, Timestamp(0), Timestamp::MAX);
-    assert_eq!(found.records.len(), 1);
+        assert_eq!(bodies(&store, "orders", 0), numbered(2_000), "without {remove:?}");
+        assert_eq!(bodies(&store, "orders", 1), ["other queue"], "without {remove:?}");
+        let found = store.query("orders", "message 1999", 10, Timestamp(0), Timestamp::MAX);
+        assert_eq!(found.records.len(), 1, "without {remove:?}");
+    }
 }
 
 #[test]

@@ -120,9 +120,12 @@ impl ConsumeQueues {
         Ok(Arc::clone(of_topic.entry(queue_id).or_insert(queue)))
     }
 
-    /// Every queue, by topic and queue id, in no particular order of topics.
+    /// Every queue, by topic and queue id: always in one order, so that a simulation can be repeated.
     pub(super) fn all(&self) -> Vec<Arc<ConsumeQueue>> {
-        self.read_table().values().flat_map(BTreeMap::values).cloned().collect()
+        let table = self.read_table();
+        let mut topics: Vec<_> = table.iter().collect();
+        topics.sort_unstable_by_key(|(topic, _)| *topic);
+        topics.into_iter().flat_map(|(_, queues)| queues.values()).cloned().collect()
     }
 
     /// Takes the entry of a message into the round in hand, see [`ConsumeQueue::put`].

@@ -43,7 +43,10 @@ pub(super) fn look(bytes: &[u8], position: PhysicalOffset, left: u64, strict: bo
     match kind(bytes) {
         Frame::Blank { bytes } if u64::from(bytes) == left => Found::SegmentEnd,
         Frame::Record { .. } => match RecordView::parse(bytes) {
-            Ok(record) if record.physical_offset() == position && (!strict || is_sound(record)) => {
+            Ok(record)
+                if record.physical_offset() == position
+                    && (!strict || is_sound(record) && !is_cut_short(record, bytes)) =>
+            {
                 Found::Record(record)
             }
             _ => Found::Bad,
@@ -75,6 +78,12 @@ fn is_sound(record: RecordView<'_>) -> bool {
     let end = record.physical_offset().plus(u64::from(record.total_bytes()));
     !has_lost_page(properties, end.0 - properties.len() as u64)
         && !has_lost_page(record.topic().as_bytes(), end.0 - properties.len() as u64 - 2 - record.topic().len() as u64)
+}
+
+/// Whether a write stopped within the properties of a record, which begins `bytes`: they end in zeros, and so it goes on behind them.
+fn is_cut_short(record: RecordView<'_>, bytes: &[u8]) -> bool {
+    let behind = &bytes[record.total_bytes() as usize..];
+    record.properties().as_bytes().last() == Some(&0) && behind.iter().take(BLANK_BYTES_MIN).all(|&byte| byte == 0)
 }
 
 /// Whether `text`, which begins at byte `at` of the log, has a run of zeros whose two ends are sector borders or the ends of the text.

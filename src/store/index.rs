@@ -26,7 +26,7 @@
 //! Source: Apache RocketMQ, `org.apache.rocketmq.store.index.IndexFile`.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
@@ -449,7 +449,8 @@ impl Index {
 
     fn truncate(&self, position: PhysicalOffset) -> io::Result<()> {
         let mut writer = self.writer();
-        *writer = Writer::default();
+        // A process that was killed may have created or removed files without syncing the folder.
+        *writer = Writer { folder_dirty: true, ..Writer::default() };
         while let Some(file) = self.files().pop() {
             let count = self.shape.count_below(&*file.file, position)?;
             if count > 1 {
@@ -632,13 +633,8 @@ impl Shape {
     }
 
     /// The newest entries before `count` of slots whose heads lie beyond: along their chains, or where a crash broke one, by reading all entries.
-    fn heads_below(
-        self,
-        file: &dyn File,
-        beyond: &[(u32, u32)],
-        count: u32,
-    ) -> io::Result<HashMap<u32, u32, foldhash::fast::RandomState>> {
-        let mut heads = HashMap::default();
+    fn heads_below(self, file: &dyn File, beyond: &[(u32, u32)], count: u32) -> io::Result<BTreeMap<u32, u32>> {
+        let mut heads = BTreeMap::default();
         let mut broken = false;
         for &(slot, head) in beyond {
             let found = self.follow(file, slot, head, count)?;

@@ -1,0 +1,211 @@
+//! The simulated machine: clocks, a disk, and at most one process on it.
+
+use std::{
+    mem,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use latermq::{
+    delay::{DelayOptions, LevelScheduler, LevelTable, RealQueue, RealTopics},
+    env::{Clock, Env, MemoryDirectory, TestClock},
+    model::{PhysicalOffset, QueueId, Timestamp},
+    store::{FlushPolicy, MessageStore, StoreError, StoreOptions},
+};
+
+/// When the simulated world begins.
+const BEGIN: Timestamp = Timestamp(1_700_000_000_000);
+/// Largest body.
+pub(crate) const BODY_BYTES_MAX: usize = 8_000;
+/// Length of a segment: as short as the store allows, so that it is often full.
+const SEGMENT_BYTES: u64 = 73_728;
+/// Queues of each real topic.
+pub(crate) const QUEUES: u32 = 2;
+
+/// What the next process is started with.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) flush_policy: FlushPolicy,
+    pub(crate) levels: LevelTable,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Kill,
+    /// With the seed that decides what of the unsynced is left.
+    PowerLoss(u64),
+}
+
+/// The machine.
+pub(crate) struct Machine {
+    pub(crate) clock: TestClock,
+    pub(crate) directory: MemoryDirectory,
+    pub(crate) settings: Settings,
+    /// Real time since the world began; no step of a clock changes it.
+    pub(crate) elapsed: Duration,
+    /// By how much the wall clock was stepped forward so far.
+    pub(crate) forward: Duration,
+    /// Everything before this is durable, as far as the process said.
+    pub(crate) durable: PhysicalOffset,
+    fatal: Arc<Mutex<Vec<String>>>,
+    process: Option<Process>,
+    /// Traces of the directories so far.
+    trace: u64,
+}
+
+/// A running broker core.
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) store: Arc<MessageStore>,
+    pub(crate) scheduler: Arc<LevelScheduler>,
+}
+
+/// Every topic exists.
+struct EveryTopic;
+
+impl RealTopics for EveryTopic {
+    fn resolve(&self, _: &str, queue_id: u32, _: PhysicalOffset) -> RealQueue {
+        RealQueue::Deliver(QueueId(queue_id % QUEUES))
+    }
+}
+
+impl Machine {
+    /// A machine with an empty disk.
+    pub(crate) fn new(settings: Settings) -> Self {
+        let clock = TestClock::new(BEGIN);
+        Self {
+            directory: MemoryDirectory::with_clock(Arc::new(clock.clone())),
+            clock,
+            settings,
+            elapsed: Duration::ZERO,
+            forward: Duration::ZERO,
+            durable: PhysicalOffset::ZERO,
+            fatal: Arc::default(),
+            process: None,
+            trace: 0,
+        }
+    }
+
+    /// Starts the process.
+    pub(crate) fn start(&mut self) -> Result<(), StoreError> {
+        let fatal = self.fatal.clone();
+        let env = Env {
+            clock: Arc::new(self.clock.clone()),
+            directory: Arc::new(self.directory.clone()),
+            fatal: Arc::new(move |reason| fatal.lock().unwrap().push(reason.to_owned())),
+        };
+        let options = DelayOptions { levels: self.settings.levels.clone(), ..DelayOptions::default() };
+        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic)));
+        let store = MessageStore::open(store_options(self.settings.flush_policy), env, vec![scheduler.clone()])?;
+        self.durable = store.durable();
+        self.process = Some(Process { store, scheduler });
+        Ok(())
+    }
+
+    /// The running process.
+    pub(crate) fn process(&self) -> &Process {
+        self.process.as_ref().expect("a process runs")
+    }
+
+    /// Takes note of how far the process says that the log is durable.
+    pub(crate) fn note_durable(&mut self) {
+        if let Some(process) = &self.process {
+            self.durable = process.store.durable();
+        }
+    }
+
+    /// Whether the process must end: the disk stopped under it, or it said so itself.
+    pub(crate) fn must_end(&self) -> bool {
+        self.directory.has_stopped() || !self.fatal.lock().unwrap().is_empty()
+    }
+
+    /// Why the process said that it must end.
+    pub(crate) fn fatal_reasons(&self) -> Vec<String> {
+        self.fatal.lock().unwrap().clone()
+    }
+
+    /// Ends the process as it stands. Gives how far the log was durable.
+    pub(crate) fn end(&mut self, end: End) -> PhysicalOffset {
+        self.note_durable();
+        let left = match end {
+            End::Kill => self.directory.kill(),
+            End::PowerLoss(seed) => {
+                self.clock.reboot();
+                self.directory.crash(seed)
+            }
+        };
+        self.trace = mix(self.trace, self.directory.trace());
+        self.directory.stop();
+        self.process = None;
+        self.directory = left;
+        mem::take(&mut *self.fatal.lock().unwrap());
+        self.durable
+    }
+
+    /// Stops the process cleanly.
+    pub(crate) fn stop(&mut self) -> Result<(), StoreError> {
+        let stopped = self.process().store.stop();
+        self.note_durable();
+        self.process = None;
+        stopped
+    }
+
+    /// What the threads of the process do until all is done that can be done now.
+    pub(crate) fn work(&self) {
+        let Process { store, scheduler } = self.process();
+        loop {
+            store.sync_once().expect("no fault is planned");
+            while store.dispatch_once(u64::MAX) {}
+            let tick = scheduler.tick(store.now());
+            if tick.restored + tick.parked == 0 && tick.next_deadline.is_none_or(|next| next > store.now()) {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn advance(&mut self, time: Duration) {
+        self.clock.advance(time);
+        self.elapsed += time;
+    }
+
+    /// Steps the wall clock.
+    pub(crate) fn step_wall(&mut self, ms: i64) {
+        self.clock.step_wall(ms);
+        self.forward += Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    }
+
+    /// Sets the wall clock.
+    pub(crate) fn set_wall(&mut self, to: Timestamp) {
+        self.step_wall(to.0 - self.clock.wall().0);
+    }
+
+    /// A hash of all that was done on the disk.
+    pub(crate) fn trace(&self) -> u64 {
+        mix(self.trace, self.directory.trace())
+    }
+}
+
+fn store_options(flush_policy: FlushPolicy) -> StoreOptions {
+    StoreOptions {
+        commit_log_folder: Path::new("commitlog").into(),
+        segment_bytes: SEGMENT_BYTES,
+        queue_file_bytes: 20 * 32,
+        index_slots: 16,
+        index_entries: 64,
+        body_bytes_max: BODY_BYTES_MAX,
+        flush_policy,
+        reserved_time: Duration::from_secs(2 * 3600),
+        delete_when: (0..24).collect(),
+        pull_bytes_max: 1 << 20,
+        pull_count_max: 1_000,
+        ..StoreOptions::default()
+    }
+}
+
+/// Mixes a value into a hash.
+pub(crate) fn mix(hash: u64, value: u64) -> u64 {
+    (hash ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31)
+}

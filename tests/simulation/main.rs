@@ -1,0 +1,54 @@
+//! The core of the broker under simulated faults: one thread, one seed that decides everything, an oracle at the end.
+//!
+//! Store, dispatch and level scheduler run on a clock that is moved by hand and on a directory in memory that loses what was not synced. A
+//! workload drawn from the seed sends, ticks, moves and steps clocks, kills the process and cuts the power at any step; what became of each
+//! message is compared with what was acknowledged.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `machine` | the simulated machine and the life of the process on it |
+//! | `ledger` | what was sent and acknowledged |
+//! | `reader` | what readers saw, and what must hold at every moment |
+//! | `oracle` | the judgement at the end |
+//! | `workload` | what happens, drawn from the seed |
+//! | `stories` | what was found, one test each |
+//! | `runner` | many seeds, and what is said when one fails |
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `LATERMQ_SIM_SEED` | run this seed alone, and print every action |
+//! | `LATERMQ_SIM_SEEDS` | how many seeds |
+//! | `LATERMQ_SIM_SECONDS` | go on with further seeds for so long |
+
+mod ledger;
+mod machine;
+mod oracle;
+mod reader;
+mod runner;
+mod stories;
+mod workload;
+
+use workload::Simulation;
+
+/// Seeds that every run of the tests tries.
+const SEEDS: u64 = 120;
+
+#[test]
+fn nothing_is_lost_early_repeated_or_out_of_order_whatever_happens() {
+    runner::run(SEEDS);
+}
+
+#[test]
+fn the_same_seed_does_the_same() {
+    for seed in [1, 2, 3] {
+        let [first, second] = [(), ()].map(|()| {
+            let history = runner::History::default();
+            let trace = Simulation::with_history(seed, history.clone(), false).run();
+            (history, trace)
+        });
+        for (at, (first, second)) in first.0.lock().unwrap().iter().zip(second.0.lock().unwrap().iter()).enumerate() {
+            assert_eq!(first, second, "action {at} of seed {seed}");
+        }
+        assert_eq!(first.1, second.1, "trace of seed {seed}");
+    }
+}

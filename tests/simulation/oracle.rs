@@ -1,0 +1,71 @@
+//! The judgement: each acknowledged message can be read exactly once in its real topic, in order, and never early.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    ledger::{Id, Ledger},
+    reader::{Reader, Sighting},
+};
+
+/// Compares what was seen with what was acknowledged, when everything is past due and dispatched.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
+    let mut waiting: BTreeMap<Id, &Sighting> = BTreeMap::new();
+    for (queue, at, sighting) in reader.waiting() {
+        if let Some(first) = waiting.insert(sighting.id, sighting) {
+            return Err(format!("message {} waits twice, at {first:?} and in {queue:?} {at}", sighting.id));
+        }
+    }
+    let mut delivered: BTreeMap<Id, &Sighting> = BTreeMap::new();
+    for (queue, at, sighting) in reader.delivered() {
+        if let Some(first) = delivered.insert(sighting.id, sighting) {
+            return Err(format!("message {} repeated: {first:?}, and in {queue:?} {at} {sighting:?}", sighting.id));
+        }
+    }
+    for (id, message) in &ledger.messages {
+        let must_arrive = (message.acknowledged && !message.excused) || waiting.contains_key(id);
+        if must_arrive && !delivered.contains_key(id) {
+            return Err(format!("message {id} lost: {message:?}, waited as {:?}", waiting.get(id)));
+        }
+        let (Some(waited), Some(arrived)) = (waiting.get(id), delivered.get(id)) else {
+            if message.level > 0 && delivered.contains_key(id) {
+                return Err(format!("message {id} never waited: {message:?}"));
+            }
+            continue;
+        };
+        if arrived.stored_at < waited.stored_at.plus(message.delay) {
+            return Err(format!("message {id} early: {message:?}, waited as {waited:?}, arrived as {arrived:?}"));
+        }
+    }
+    in_order(ledger, reader, &delivered)?;
+    times_ascend(reader)
+}
+
+/// Within a level, messages that wait equally long arrive in the order in which they were stored.
+fn in_order(ledger: &Ledger, reader: &Reader, delivered: &BTreeMap<Id, &Sighting>) -> Result<(), String> {
+    let mut last: Option<(u32, Id, &Sighting)> = None;
+    for (queue, _, waited) in reader.waiting() {
+        let Some(arrived) = delivered.get(&waited.id) else { continue };
+        if let Some((level, before, before_arrived)) = last
+            && level == queue.1
+            && ledger.message(before).delay == ledger.message(waited.id).delay
+            && before_arrived.position > arrived.position
+        {
+            return Err(format!("message {before} arrived after {}: {before_arrived:?}, {arrived:?}", waited.id));
+        }
+        last = Some((queue.1, waited.id, arrived));
+    }
+    Ok(())
+}
+
+/// Store time never falls along the log.
+fn times_ascend(reader: &Reader) -> Result<(), String> {
+    let mut all: Vec<&Sighting> = reader.waiting().chain(reader.delivered()).map(|(_, _, sighting)| sighting).collect();
+    all.sort_by_key(|sighting| sighting.position);
+    match all.windows(2).find(|pair| pair[0].stored_at > pair[1].stored_at) {
+        Some(pair) => Err(format!("store time falls from {:?} to {:?}", pair[0], pair[1])),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,88 @@
+//! Many seeds, and what is said when one fails.
+
+use std::{
+    any::Any,
+    env,
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::workload::Simulation;
+
+/// Actions shown of a seed that failed.
+const ACTIONS_SHOWN: usize = 60;
+
+/// What a simulation did so far; still there when it panicked.
+pub(crate) type History = Arc<Mutex<Vec<String>>>;
+
+/// Runs seeds, or what the environment asks for.
+///
+/// # Panics
+/// If one fails: with the seed, what was wrong, the last actions, and how to run it again.
+pub(crate) fn run(seeds: u64) {
+    let number = |name: &str| env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("LATERMQ_SIM_SEED") {
+        tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(std::io::stderr)
+            .without_time()
+            .init();
+        if let Err(failure) = run_seed(seed, true) {
+            panic!("{failure}");
+        }
+        return;
+    }
+    let seeds = number("LATERMQ_SIM_SEEDS").unwrap_or(seeds);
+    let seconds = number("LATERMQ_SIM_SECONDS");
+    let first = number("LATERMQ_SIM_FIRST_SEED").unwrap_or(0);
+    let deadline = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let next = AtomicU64::new(first);
+    let stop = AtomicBool::new(false);
+    let failures = Mutex::new(Vec::new());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let more = deadline.is_some_and(|deadline| Instant::now() < deadline);
+                    if seed >= first + seeds && !more {
+                        return;
+                    }
+                    if let Err(failure) = run_seed(seed, false) {
+                        failures.lock().unwrap().push(failure);
+                        stop.store(env::var_os("LATERMQ_SIM_ALL").is_none(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    eprintln!("{} seeds ran from {first} on, {} failed", next.load(Ordering::Relaxed) - first, failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Runs one seed.
+fn run_seed(seed: u64, verbose: bool) -> Result<u64, String> {
+    let history = History::default();
+    let told = history.clone();
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| Simulation::with_history(seed, told, verbose).run()));
+    ran.map_err(|panic| {
+        let history = history.lock().unwrap_or_else(|error| error.into_inner());
+        let shown = &history[history.len().saturating_sub(ACTIONS_SHOWN)..];
+        format!(
+            "seed {seed} failed: {}\nlast actions:\n  {}\nto run it again: LATERMQ_SIM_SEED={seed} cargo test --test simulation whatever_happens",
+            text(&*panic),
+            shown.join("\n  ")
+        )
+    })
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?")
+}

@@ -1,0 +1,421 @@
+//! What happens, drawn from the seed.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use latermq::{
+    delay::LevelTable,
+    env::Clock,
+    model::{Properties, Timestamp},
+    store::{AppendError, FlushPolicy, StoreError},
+};
+
+use crate::{
+    ledger::{Id, Ledger, Message},
+    machine::{BODY_BYTES_MAX, End, Machine, QUEUES, Settings, mix},
+    oracle,
+    reader::Reader,
+    runner::History,
+};
+
+/// Real topics.
+const TOPICS: [&str; 3] = ["orders", "bills", "%RETRY%group"];
+/// Tables of levels that a process may be started with.
+const TABLES: [&str; 5] = [
+    "1s 5s 10s 30s 1m 10m 1h 1d",
+    "1s 5s 10s 30s 1m 10m 1h 1d",
+    "2s 3s 10s",
+    "1h 1m 1s 1s 1s",
+    "5s 1s 1h 30s 2m 10m 1d 2d 3s",
+];
+/// Actions of a simulation.
+const ACTIONS: u32 = 250;
+
+/// One simulated world.
+pub(crate) struct Simulation {
+    rng: fastrand::Rng,
+    machine: Machine,
+    ledger: Ledger,
+    reader: Reader,
+    history: History,
+    verbose: bool,
+    /// What becomes of the machine when it stops at a planned step.
+    planned_end: Option<End>,
+    /// Answers of syncs to those who wait.
+    answers: Arc<Mutex<Vec<(Id, bool)>>>,
+    last_store_time: Timestamp,
+    trace: u64,
+}
+
+impl Simulation {
+    /// The world of a seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self::with_history(seed, History::default(), false)
+    }
+
+    /// The world of a seed, which writes down what it does.
+    pub(crate) fn with_history(seed: u64, history: History, verbose: bool) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let settings = Settings { flush_policy: flush_policy(&mut rng), levels: levels(&mut rng) };
+        Self {
+            machine: Machine::new(settings),
+            rng,
+            ledger: Ledger::default(),
+            reader: Reader::default(),
+            history,
+            verbose,
+            planned_end: None,
+            answers: Arc::default(),
+            last_store_time: Timestamp(i64::MIN),
+            trace: seed,
+        }
+    }
+
+    /// Lets everything happen; gives a hash of all that did.
+    pub(crate) fn run(mut self) -> u64 {
+        self.restart();
+        for _ in 0..ACTIONS {
+            self.act();
+            self.settle();
+        }
+        self.drain();
+        if let Err(wrong) = oracle::judge(&self.ledger, &self.reader) {
+            panic!("{wrong}");
+        }
+        mix(self.trace, self.machine.trace())
+    }
+
+    fn say(&mut self, what: &str) {
+        self.trace = what.bytes().fold(self.trace, |trace, byte| mix(trace, u64::from(byte)));
+        let what = format!("{what} [{:x}]", self.machine.trace());
+        if self.verbose {
+            eprintln!("{what}");
+        }
+        self.history.lock().unwrap().push(what);
+    }
+
+    fn act(&mut self) {
+        match self.rng.u32(..100) {
+            0..25 => self.send(),
+            25..28 => self.send_batch(),
+            28..31 => self.send_illegal(),
+            31..45 => self.sync(),
+            45..62 => self.dispatch(),
+            62..77 => self.tick(),
+            77..83 => self.advance(),
+            83..85 => self.step_wall(),
+            85..88 => self.checkpoint(),
+            88..90 => self.retain(),
+            90..93 => self.plan_stop(),
+            93..95 => {
+                let end = self.draw_end();
+                self.end(end);
+            }
+            95 => self.stop_cleanly(),
+            _ => self.work(),
+        }
+    }
+
+    // Sending.
+
+    fn draw_message(&mut self, level: u32) -> Message {
+        let settings = &self.machine.settings;
+        let level = i32::try_from(level).ok().and_then(|level| settings.levels.clamp(level));
+        let delay = level.and_then(|level| settings.levels.duration(level)).unwrap_or_default();
+        let bytes = match self.rng.u32(..10) {
+            0..5 => self.rng.usize(..200),
+            5..9 => self.rng.usize(..3_000),
+            _ => self.rng.usize(..=BODY_BYTES_MAX),
+        };
+        let byte = self.rng.u8(..);
+        let topic = self.rng.choice(TOPICS).unwrap();
+        Message {
+            level: level.map_or(0, |level| level.number()),
+            delay,
+            sent_at: (self.machine.elapsed, self.machine.forward),
+            ..Message::new(topic, self.rng.u32(..QUEUES), (byte, bytes))
+        }
+    }
+
+    fn send(&mut self) {
+        for _ in 0..self.rng.u32(1..4) {
+            let level = if self.rng.u32(..4) == 0 { 0 } else { self.rng.u32(1..12) };
+            let message = self.draw_message(level);
+            let id = self.ledger.sending(message);
+            let appended = self.machine.process().store.append(self.ledger.draft(id));
+            self.sent(&[id], appended.map(|appended| vec![appended.end]));
+        }
+    }
+
+    fn send_batch(&mut self) {
+        let mut first = self.draw_message(0);
+        let mut ids = Vec::new();
+        for _ in 0..self.rng.u32(1..8) {
+            let message = Message { topic: first.topic.clone(), queue_id: first.queue_id, ..self.draw_message(0) };
+            ids.push(self.ledger.sending(message.clone()));
+            first = message;
+        }
+        let drafts = ids.iter().map(|id| self.ledger.draft(*id)).collect();
+        let appended = self.machine.process().store.append_batch(&Properties::new(), drafts);
+        self.sent(&ids, appended.map(|appended| appended.iter().map(|appended| appended.end).collect()));
+    }
+
+    fn sent(&mut self, ids: &[Id], appended: Result<Vec<latermq::model::PhysicalOffset>, AppendError>) {
+        match appended {
+            Ok(ends) => {
+                self.say(&format!(
+                    "send {ids:?} level {} for {:?} ends {ends:?}",
+                    self.ledger.message(ids[0]).level,
+                    self.ledger.message(ids[0]).delay
+                ));
+                for (id, end) in ids.iter().zip(&ends) {
+                    self.ledger.message_mut(*id).end = Some(*end);
+                    let store = &self.machine.process().store;
+                    if store.waits_for_sync() {
+                        let (id, answers) = (*id, self.answers.clone());
+                        let answer = move |durable: Result<(), StoreError>| {
+                            answers.lock().unwrap().push((id, durable.is_ok()));
+                        };
+                        store.when_durable(*end, Box::new(answer));
+                    } else {
+                        self.ledger.acknowledge(*id, false);
+                    }
+                }
+            }
+            Err(error) => {
+                self.say(&format!("send {ids:?} failed: {error}"));
+                assert!(self.machine.must_end(), "a send failed without a fault: {error}");
+            }
+        }
+    }
+
+    fn send_illegal(&mut self) {
+        let message = self.draw_message(1);
+        let id = self.ledger.sending(message);
+        let mut draft = self.ledger.draft(id);
+        let kind = self.rng.u32(..4);
+        match kind {
+            0 => draft.body = Bytes::from(vec![1; BODY_BYTES_MAX + 1]),
+            1 => draft.properties.set("DELAY", "x"),
+            2 => draft.topic = "SCHEDULE_TOPIC_XXXX".into(),
+            _ => draft.properties.set("long", vec![b'x'; 40_000]),
+        }
+        let refused = self.machine.process().store.append(draft).is_err();
+        self.say(&format!("send {id} illegally ({kind})"));
+        assert!(refused, "an illegal message of kind {kind} was taken");
+    }
+
+    // The steps of the threads.
+
+    fn sync(&mut self) {
+        let synced = self.machine.process().store.sync_once();
+        self.say(&format!("sync: {}", outcome(&synced)));
+        assert!(synced.is_ok() || self.machine.must_end(), "{synced:?}");
+    }
+
+    fn dispatch(&mut self) {
+        let bytes_max = if self.rng.bool() { u64::MAX } else { self.rng.u64(1..20_000) };
+        let more = self.machine.process().store.dispatch_once(bytes_max);
+        self.say(&format!("dispatch {bytes_max}: more {more}"));
+    }
+
+    fn tick(&mut self) {
+        for _ in 0..self.rng.u32(1..4) {
+            let process = self.machine.process();
+            let tick = process.scheduler.tick(process.store.now());
+            self.say(&format!("tick: {tick:?}"));
+            assert!(tick.parked == 0, "a message was parked");
+        }
+    }
+
+    /// What the threads of an idle broker do.
+    fn work(&mut self) {
+        self.sync();
+        while !self.machine.must_end() && self.machine.process().store.dispatch_once(u64::MAX) {}
+        self.tick();
+    }
+
+    fn checkpoint(&mut self) {
+        let done = self.machine.process().store.checkpoint_once();
+        self.say(&format!("checkpoint: {}", outcome(&done)));
+        assert!(done.is_ok() || self.machine.must_end(), "{done:?}");
+    }
+
+    fn retain(&mut self) {
+        let done = self.machine.process().store.retain_once();
+        self.say(&format!("retain: {}", outcome(&done)));
+        assert!(done.is_ok() || self.machine.must_end(), "{done:?}");
+    }
+
+    // Time.
+
+    fn advance(&mut self) {
+        let ms = match self.rng.u32(..10) {
+            0..3 => self.rng.u64(..1_000),
+            3..6 => self.rng.u64(..10_000),
+            6..8 => self.rng.u64(..120_000),
+            8 => self.rng.u64(..4_000_000),
+            _ => self.rng.u64(..100_000_000),
+        };
+        self.machine.advance(Duration::from_millis(ms));
+        self.say(&format!("advance {ms} ms"));
+    }
+
+    fn step_wall(&mut self) {
+        let unit = *self.rng.choice(&[1_000, 3_600_000, 86_400_000]).unwrap();
+        match self.rng.u32(..5) {
+            0 => self.machine.set_wall(Timestamp(0)),
+            1 => self.machine.step_wall(self.rng.i64(0..unit)),
+            _ => self.machine.step_wall(-self.rng.i64(0..unit)),
+        }
+        self.say(&format!("wall clock at {}", self.machine.clock.wall()));
+    }
+
+    // Ends.
+
+    fn draw_end(&mut self) -> End {
+        if self.rng.bool() { End::Kill } else { End::PowerLoss(self.rng.u64(..)) }
+    }
+
+    fn plan_stop(&mut self) {
+        let step = self.machine.directory.steps() + self.rng.u64(1..30);
+        self.machine.directory.crash_at(step);
+        self.planned_end = Some(self.draw_end());
+        self.say(&format!("machine will stop at step {step}"));
+    }
+
+    fn stop_cleanly(&mut self) {
+        if self.machine.must_end() {
+            return;
+        }
+        let stopped = self.machine.stop();
+        self.say(&format!("stop: {}", outcome(&stopped)));
+        self.collect_answers();
+        if self.machine.must_end() {
+            let end = self.planned_end.take().unwrap_or(End::Kill);
+            self.after(end);
+        } else {
+            assert!(stopped.is_ok(), "{stopped:?}");
+            let end = if self.rng.bool() { Some(self.draw_end()) } else { None };
+            match end {
+                Some(end) => self.after(end),
+                None => self.restart(),
+            }
+        }
+    }
+
+    /// Ends the process, and starts the next one.
+    fn end(&mut self, end: End) {
+        self.collect_answers();
+        self.after(end);
+    }
+
+    fn after(&mut self, end: End) {
+        self.planned_end = None;
+        self.say(&format!("{end:?}"));
+        let durable = self.machine.end(end);
+        if matches!(end, End::PowerLoss(_)) {
+            self.ledger.lose_unsynced(durable);
+            self.reader.forget_unsynced(durable);
+        }
+        self.restart();
+    }
+
+    /// Starts a process, however often that is interrupted.
+    fn restart(&mut self) {
+        if self.rng.u32(..4) == 0 {
+            self.machine.settings.levels = levels(&mut self.rng);
+        }
+        if self.rng.u32(..5) == 0 {
+            self.machine.settings.flush_policy = flush_policy(&mut self.rng);
+        }
+        if self.rng.u32(..3) == 0 {
+            self.advance();
+        }
+        if self.rng.u32(..5) == 0 {
+            self.plan_stop();
+        }
+        let started = self.machine.start();
+        self.say(&format!("start {:?}: {}", self.machine.settings, outcome(&started)));
+        if let Err(error) = started {
+            assert!(self.machine.must_end(), "the store does not open: {error:?}");
+            let end = self.planned_end.take().unwrap_or(End::Kill);
+            self.after(end);
+        }
+    }
+
+    /// After each action: answers, the end of the process, what must always hold.
+    fn settle(&mut self) {
+        self.collect_answers();
+        if self.machine.must_end() {
+            let reasons = self.machine.fatal_reasons();
+            assert!(reasons.is_empty() || self.planned_end.is_some(), "the process ended without a fault: {reasons:?}");
+            let end = self.planned_end.unwrap_or(End::Kill);
+            self.end(end);
+            return;
+        }
+        self.machine.note_durable();
+        let store = &self.machine.process().store;
+        let (first, written) = store.log_range();
+        assert!(first <= store.durable() && store.durable() <= written, "{first} {} {written}", store.durable());
+        self.reader.read(&self.machine, &self.ledger);
+    }
+
+    fn collect_answers(&mut self) {
+        for (id, durable) in self.answers.lock().unwrap().drain(..) {
+            if durable {
+                self.ledger.acknowledge(id, true);
+            }
+        }
+    }
+
+    /// The end of the world: no more faults, all time passes, everything arrives.
+    fn drain(&mut self) {
+        self.say("drain");
+        if self.planned_end.is_some() {
+            self.end(End::Kill);
+            while self.planned_end.is_some() {
+                self.end(End::Kill);
+            }
+        }
+        for _ in 0..400 {
+            self.sync();
+            while self.machine.process().store.dispatch_once(u64::MAX) {}
+            self.settle();
+            let process = self.machine.process().clone();
+            let tick = process.scheduler.tick(process.store.now());
+            if tick.restored + tick.parked > 0 {
+                continue;
+            }
+            match tick.next_deadline {
+                None => break,
+                Some(next) => self.machine.advance(next.since(process.store.now()) + Duration::from_millis(1)),
+            }
+        }
+        self.machine.advance(Duration::from_secs(30 * 86_400));
+        self.work();
+        self.work();
+        self.settle();
+        self.reader.read_again(&self.machine, &self.ledger);
+        let last = self.machine.process().store.now();
+        assert!(last >= self.last_store_time);
+    }
+}
+
+fn flush_policy(rng: &mut fastrand::Rng) -> FlushPolicy {
+    if rng.bool() { FlushPolicy::Sync } else { FlushPolicy::Async }
+}
+
+fn levels(rng: &mut fastrand::Rng) -> LevelTable {
+    rng.choice(TABLES).unwrap().parse().expect("a table of levels")
+}
+
+fn outcome<T, E: std::fmt::Debug>(result: &Result<T, E>) -> String {
+    match result {
+        Ok(_) => "done".into(),
+        Err(error) => format!("{error:?}"),
+    }
+}

@@ -71,9 +71,9 @@ pub(crate) fn run(seeds: u64) {
 fn run_seed(seed: u64, verbose: bool) -> Result<u64, String> {
     let history = History::default();
     let told = history.clone();
-    let ran = panic::catch_unwind(AssertUnwindSafe(|| Simulation::with_history(seed, told, verbose).run()));
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| Simulation::new(seed, told, verbose).run()));
     ran.map_err(|panic| {
-        let history = history.lock().unwrap_or_else(|error| error.into_inner());
+        let history = history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let shown = &history[history.len().saturating_sub(ACTIONS_SHOWN)..];
         format!(
             "seed {seed} failed: {}\nlast actions:\n  {}\nto run it again: LATERMQ_SIM_SEED={seed} cargo test --test simulation whatever_happens",

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use latermq::{
-    delay::LevelTable,
+    delay::{DelayLevel, LevelTable},
     env::Clock,
     model::{Properties, Timestamp},
     store::{AppendError, FlushPolicy, StoreError},
@@ -51,13 +51,8 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
-    /// The world of a seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self::with_history(seed, History::default(), false)
-    }
-
     /// The world of a seed, which writes down what it does.
-    pub(crate) fn with_history(seed: u64, history: History, verbose: bool) -> Self {
+    pub(crate) fn new(seed: u64, history: History, verbose: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let settings = Settings { flush_policy: flush_policy(&mut rng), levels: levels(&mut rng) };
         Self {
@@ -133,7 +128,7 @@ impl Simulation {
         let byte = self.rng.u8(..);
         let topic = self.rng.choice(TOPICS).unwrap();
         Message {
-            level: level.map_or(0, |level| level.number()),
+            level: level.map_or(0, DelayLevel::number),
             delay,
             sent_at: (self.machine.elapsed, self.machine.forward),
             ..Message::new(topic, self.rng.u32(..QUEUES), (byte, bytes))

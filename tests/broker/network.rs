@@ -34,6 +34,23 @@ async fn wait_for_route(client: &Client, topic: &'static str, code: i32) {
     tokio::time::timeout(SOON, ask_for_route).await.unwrap();
 }
 
+/// Waits until the first message of a topic can be read.
+async fn wait_for_message(client: &Client) {
+    let max = request(30, &[("topic", "T"), ("queueId", "0")]);
+    let readable = async { while ask(client, max.clone()).await.ext.get("offset") != Some("1") {} };
+    tokio::time::timeout(SOON, readable).await.unwrap();
+}
+
+/// Waits until a pull is held.
+async fn wait_for_held_pull(rig: &Rig) {
+    let held = async {
+        while rig.broker.held_pulls() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, held).await.unwrap();
+}
+
 fn outside(name_server: &Server) -> BrokerOptions {
     BrokerOptions {
         name_servers: vec![name_server.local_addr().to_string()],
@@ -88,6 +105,7 @@ async fn a_stopping_broker_sends_clients_away_by_their_version() {
     let server = serve(rig.broker.clone()).await;
     let client = connect(&server).await;
     assert_eq!(ask(&client, message("T").request()).await.code, 0);
+    wait_for_message(&client).await;
     let held = client.request(pull_header("TOOLS_CONSUMER", "T", 0, 1).held().request(), SOON);
     let servers = [&server];
     let sent_away = async {
@@ -99,15 +117,13 @@ async fn a_stopping_broker_sends_clients_away_by_their_version() {
         (new, old, last)
     };
     let stopping = async {
-        while rig.broker.held_pulls() == 0 {
-            tokio::task::yield_now().await;
-        }
+        wait_for_held_pull(&rig).await;
         tokio::join!(rig.broker.stop(&servers, SOON), sent_away).1
     };
     let (answers, held) = tokio::join!(stopping, held);
 
     assert_eq!(answers, (ResponseCode::GO_AWAY, ResponseCode::SERVICE_NOT_AVAILABLE, 0));
-    assert_eq!(held.unwrap().code, ResponseCode::PULL_NOT_FOUND);
+    assert!(held.is_err(), "the end of the connection makes a client pull again; an answer would make it pull here");
     assert!(client.request(request(34, &[]), SOON).await.is_err());
 }
 
@@ -119,11 +135,10 @@ async fn a_held_pull_is_woken_over_the_network() {
     assert_eq!(ask(&consumer, heartbeat_request(&heartbeat("c", "g", &[("T", "*")]))).await.code, 0);
     assert_eq!(ask(&producer, message("T").request()).await.code, 0);
 
+    wait_for_message(&consumer).await;
     let next = consumer.request(pull_header("g", "T", 0, 1).held().request(), SOON);
     let sends = async {
-        while rig.broker.held_pulls() == 0 {
-            tokio::task::yield_now().await;
-        }
+        wait_for_held_pull(&rig).await;
         ask(&producer, message("T").request()).await
     };
     let (next, sent) = tokio::join!(next, sends);

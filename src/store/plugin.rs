@@ -6,7 +6,7 @@
 //! 2. [`Plugin::recover`] gives back the state it had at the checkpoint; then [`Plugin::dispatched`] is called for every record above it. A
 //!    plugin's state is thus a fold over the log: what it must know after a crash it reads from records, not from files of its own.
 //! 3. [`Plugin::start`]: from now on it may append. Records go on coming through [`Plugin::dispatched`].
-//! 4. [`Plugin::stop`]: it finishes the batch in hand and drops the handle.
+//! 4. [`Plugin::stop`]: it finishes the batch in hand. What was appended until then is still dispatched, and its state saved.
 //!
 //! # Locks
 //!
@@ -107,7 +107,8 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// Stops its threads and joins them, after the batch in hand; drops the handle.
+    /// Stops its threads and joins them, after the batch in hand. The store then still calls [`Plugin::dispatched`], [`Plugin::state`] and
+    /// [`Plugin::export`], for the last checkpoint.
     fn stop(&self) {}
 }
 

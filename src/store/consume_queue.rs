@@ -39,6 +39,7 @@ use super::{
 use crate::{
     env::{Allocation, Directory, EntryKind, File},
     model::{PhysicalOffset, QueueId, QueueOffset, Topic},
+    record::layout::RECORD_BYTES_MIN,
 };
 
 /// Bytes of an entry.
@@ -56,7 +57,8 @@ const NAME_DIGITS: usize = 20;
 const SECTOR_BYTES: u64 = 512;
 /// Most entries that are read or written at once where the number is not the caller's.
 const CHUNK_ENTRIES: u64 = 3_000;
-/// Most offsets in a row that may be missing from the log: what a segment of 1 GiB can hold. More is taken for a damaged offset.
+/// Most offsets in a row that may be missing from the log: what a segment of 1 GiB can hold. More is taken for a damaged offset, as is more than
+/// can have lain between two records.
 pub(super) const GAP_ENTRIES_MAX: u64 = 1 << 24;
 /// Most files in a row that may be missing between two others.
 const GAP_FILES_MAX: u64 = 1 << 10;
@@ -339,6 +341,12 @@ impl ConsumeQueue {
     /// Says that all entries are written.
     pub(super) fn untouch(&self) {
         self.touched.store(false, Ordering::Relaxed);
+    }
+
+    /// The offset behind the newest entry, those included that are not written yet; none if there is no entry.
+    pub(super) fn end(&self) -> Option<QueueOffset> {
+        let writer = self.writer();
+        writer.last.map(|_| QueueOffset(writer.next))
     }
 
     /// Whether [`ConsumeQueue::sync`] has something to do.
@@ -692,7 +700,9 @@ impl ConsumeQueue {
     /// Fills the offsets from `writer.next` to `at`, which takes `entry`.
     fn fill_gap(&self, writer: &mut Writer, at: u64, entry: QueueEntry) -> Result<(), StoreError> {
         let from = writer.next;
-        if at - from > GAP_ENTRIES_MAX {
+        // The missing records had to lie somewhere.
+        let room = writer.last.map(|last| entry.position.since(last.end()) / RECORD_BYTES_MIN as u64);
+        if at - from > room.unwrap_or(GAP_ENTRIES_MAX).min(GAP_ENTRIES_MAX) {
             let reason = format!("offset {at} of the record at {} is too far behind {from}", entry.position);
             return Err(self.fault("extend", io::Error::new(io::ErrorKind::InvalidData, reason)));
         }

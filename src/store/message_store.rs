@@ -321,12 +321,16 @@ impl MessageStore {
     /// Removes the queues of a topic; its records stay in the log until retention. A later message begins at queue offset 0.
     ///
     /// # Errors
-    /// As the directory gives them.
+    /// As the directory gives them, and those of [`MessageStore::checkpoint_once`]: the topic may be back after a crash then.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
-        // No round may be under way, or it would write into a queue that is gone.
-        let _dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
-        self.log.forget_topic(topic);
-        self.dispatcher.queues.delete_topic(topic)
+        {
+            // No round may be under way, or it would write into a queue that is gone.
+            let _dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
+            self.log.forget_topic(topic);
+            self.dispatcher.queues.delete_topic(topic)?;
+        }
+        // Recovery from an older checkpoint would dispatch its messages again.
+        self.checkpoint_once()
     }
 
     /// A small JSON file of the folder `config`, kept with a `.bak`.

@@ -1,16 +1,18 @@
 //! Bringing a store back after any kind of stop.
 //!
 //! Recovery starts from our checkpoint: below its position P everything is durable in log, queues, index and plugin states. Without a checkpoint
-//! that matches the log, P is the beginning of the log. Every record from P on is verified and dispatched again; entries that are already there
-//! are written again, to the same effect.
+//! that matches log, queues and index, P is the beginning of the log. Every record from P on is verified and dispatched again; entries that
+//! are already there are written again, to the same effect.
 //!
 //! # A bad record
 //!
 //! A segment is synced before the next takes its first record. So a bad record is a **torn tail** only in the newest segment that holds records
 //! and only above the last position recorded as durable: there the log is cut, the rest made zero and synced before anything is appended.
 //! Anywhere else it is **damage**: recovery reports the range and goes on at the next sound record; nothing is cut.
+//!
+//! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0.
 
-use std::{path::Path, process, sync::Arc};
+use std::{io, path::Path, process, sync::Arc};
 
 use super::{
     MessageStore, StoreError,
@@ -21,10 +23,15 @@ use super::{
     scan::{Found, Located, look, next_sound},
     segment::Segment,
 };
-use crate::model::{PhysicalOffset, Timestamp};
+use crate::{
+    model::{PhysicalOffset, QueueOffset, Timestamp},
+    record::RecordView,
+};
 
 /// Most records of one round of dispatch during recovery.
 const ROUND_RECORDS_MAX: usize = 4096;
+/// Most bytes that are written again at once.
+const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// What is known of how far the log was durable before the stop.
 #[derive(Clone, Copy)]
@@ -90,6 +97,10 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
     store.log.resume(end, queue_offsets(store), last_stored_at);
     for segment in segments.iter().filter(|segment| segment.base < end && segment.end() > from) {
+        if unclean && segment.end() >= end {
+            let written = write_again(segment, from.max(segment.base), end);
+            written.map_err(|source| store.io_error("write", &segment.path, source))?;
+        }
         segment.file.sync().map_err(|source| store.io_error("sync", &segment.path, source))?;
     }
     store.durability.recovered_to(end);
@@ -163,6 +174,20 @@ fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool
     Ok(found == checkpoint.derived)
 }
 
+/// Writes what was read once more. Where a sync failed before the stop, pages may be read that no later sync makes durable, unless they are
+/// written again. That can only be so in the newest segment: the others were synced before the next took its first record.
+fn write_again(segment: &Segment, from: PhysicalOffset, to: PhysicalOffset) -> io::Result<()> {
+    let mut at = from;
+    let mut bytes = vec![0; WRITE_BYTES_MAX];
+    while at < to {
+        let count = usize::try_from(to.since(at)).map_or(WRITE_BYTES_MAX, |left| left.min(WRITE_BYTES_MAX));
+        segment.file.read_at(at.since(segment.base), &mut bytes[..count])?;
+        segment.file.write_at(at.since(segment.base), &bytes[..count])?;
+        at = at.plus(count as u64);
+    }
+    Ok(())
+}
+
 struct Scanned {
     end: PhysicalOffset,
     last: Option<LastRecord>,
@@ -180,6 +205,7 @@ fn scan(
     let newest = newest_with_records(store, segments)?;
     let mut end = from;
     let mut records = 0;
+    let mut next_offsets = NextOffsets::default();
     'segments: for segment in segments.iter().filter(|segment| segment.end() > from) {
         let is_newest = newest.is_none_or(|newest| segment.base >= newest);
         let mut position = from.max(segment.base);
@@ -189,7 +215,16 @@ fn scan(
         let mut round = Vec::new();
         let mut torn = false;
         loop {
-            match look(&bytes[at..], position, segment.end().since(position), true) {
+            let found = match look(&bytes[at..], position, segment.end().since(position), true) {
+                // What we wrote behind our checkpoint counts on without a gap, or begins anew.
+                Found::Record(record)
+                    if matches!(floor, DurableFloor::Position(_)) && !next_offsets.take(store, record) =>
+                {
+                    Found::Bad
+                }
+                found => found,
+            };
+            match found {
                 Found::Record(record) => {
                     round.push(Located { position, record });
                     at += record.total_bytes() as usize;
@@ -209,6 +244,7 @@ fn scan(
                         _ => Some(sound_behind().unwrap_or(left - at)),
                     };
                     if let Some(skipped) = skipped {
+                        next_offsets.has_gaps = true;
                         store.report_damage(position, position.plus(skipped as u64), "is damaged");
                         at += skipped;
                     } else {
@@ -246,6 +282,37 @@ fn scan(
         store.dispatched.store(end.0, std::sync::atomic::Ordering::Release);
     }
     Ok(Scanned { end, last, records })
+}
+
+/// The queue offsets that records behind the checkpoint must have.
+#[derive(Default)]
+struct NextOffsets {
+    next: QueueOffsets,
+    /// Records were lost on the way: offsets may be missing.
+    has_gaps: bool,
+}
+
+impl NextOffsets {
+    /// Whether a record has the next offset of its queue, or the first of all. No checksum covers that field. Of a queue without entries nothing is
+    /// known: it may be what is left of a deleted topic.
+    fn take(&mut self, store: &MessageStore, record: RecordView<'_>) -> bool {
+        if !record.sys_flag().is_queued() {
+            return true;
+        }
+        let (topic, queue_id, found) = (record.topic(), record.queue_id(), record.queue_offset());
+        let follows = |next: u64| found.0 == next || found == QueueOffset::ZERO || (self.has_gaps && found.0 > next);
+        if let Some(next) = self.next.get_mut(topic).and_then(|queues| queues.get_mut(&queue_id)) {
+            let is_next = follows(*next);
+            *next = if is_next { found.0 + 1 } else { *next };
+            return is_next;
+        }
+        let before = store.dispatcher.queues.get(topic, queue_id).and_then(|queue| queue.end());
+        let is_next = before.is_none_or(|next| follows(next.0));
+        if is_next {
+            self.next.entry(topic.into()).or_default().insert(queue_id, found.0 + 1);
+        }
+        is_next
+    }
 }
 
 /// The newest segment whose first bytes are a sound record.

@@ -71,13 +71,10 @@ pub(super) fn next_sound(bytes: &[u8], position: PhysicalOffset) -> Option<usize
 }
 
 fn is_sound(record: RecordView<'_>) -> bool {
-    if !record.body_is_sound() {
-        return false;
-    }
     let properties = record.properties().as_bytes();
-    let end = record.physical_offset().plus(u64::from(record.total_bytes()));
-    !has_lost_page(properties, end.0 - properties.len() as u64)
-        && !has_lost_page(record.topic().as_bytes(), end.0 - properties.len() as u64 - 2 - record.topic().len() as u64)
+    let properties_at = record.end().0 - properties.len() as u64;
+    // No topic has a NUL in its name.
+    record.body_is_sound() && !record.topic().contains('\0') && !has_lost_page(properties, properties_at)
 }
 
 /// Whether a write stopped within the properties of a record, which begins `bytes`: they end in zeros, and so it goes on behind them.

@@ -1,0 +1,1187 @@
+//! What is left after a stop of any kind: files that were cut or damaged, power cuts and kills at every step of a workload, faults of the
+//! disk. Everything that was acknowledged as durable is there, in order, and nothing torn is seen.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod support;
+
+use std::{collections::BTreeSet, io, path::Path, sync::Arc, sync::Mutex, time::Duration};
+
+use latermq::{
+    env::{Allocation, Directory, Operation},
+    model::{PhysicalOffset, Properties, QueueId, QueueOffset, SysFlag, Timestamp},
+    record::{Record, RecordView},
+    store::{AppendError, Dispatched, FigureValue, FlushPolicy, MessageStore, Plugin, PullStatus, StoreHandle},
+};
+use support::{Machine, SEGMENT_BYTES, START, bodies, body_of, dispatch_all, draft, message, records};
+
+// A record cut short, or with a byte changed.
+
+/// Five messages and a last one; the process was killed.
+fn five_and_one() -> (Machine, PhysicalOffset, PhysicalOffset) {
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..5 {
+        store.append(draft("orders", 0, &n.to_string())).unwrap();
+    }
+    let last = store.append(draft("orders", 0, "the last one")).unwrap();
+    dispatch_all(&store);
+    drop(store);
+    (machine.killed(), last.position, last.end)
+}
+
+const FIVE: [&str; 5] = ["0", "1", "2", "3", "4"];
+
+#[test]
+fn store_35_a_record_cut_at_any_byte_is_gone_and_all_before_it_stay() {
+    let (machine, position, end) = five_and_one();
+    for left in 0..end.since(position) {
+        let cut = machine.killed();
+        let zeros = vec![0; usize::try_from(end.since(position) - left).unwrap()];
+        cut.overwrite(&cut.segment(0), position.0 + left, &zeros);
+
+        let store = cut.open();
+
+        assert_eq!(bodies(&store, "orders", 0), FIVE, "{left} bytes are left");
+        assert_eq!(store.log_range().1, position, "{left} bytes are left");
+        let bytes = cut.read(&cut.segment(0));
+        assert!(bytes[usize::try_from(position.0).unwrap()..].iter().all(|&b| b == 0), "the rest is free again");
+        assert_eq!(store.append(draft("orders", 0, "5")).unwrap().queue_offset, QueueOffset(5));
+        drop(store);
+        assert_eq!(bodies(&cut.killed().open(), "orders", 0).last().unwrap(), "5", "{left} bytes are left");
+    }
+}
+
+#[test]
+fn store_26_a_newest_segment_that_ends_in_a_record_is_made_whole_again() {
+    let (machine, position, end) = five_and_one();
+    for bytes in (position.0..=end.0).step_by(7).chain([1, 8, position.0 - 1, end.0]) {
+        let short = machine.killed();
+        let path = short.segment(0);
+        let file = short.disk.open(Path::new(&path)).unwrap();
+        file.set_bytes(bytes, Allocation::Real).unwrap();
+
+        let store = short.open();
+
+        let whole = if bytes >= end.0 { 6 } else { usize::from(bytes >= position.0) * 5 };
+        let found = bodies(&store, "orders", 0);
+        assert!(found.len() >= whole && found[..found.len().min(5)] == FIVE[..found.len().min(5)], "{bytes} bytes");
+        assert_eq!(found.len() == 6, bytes >= end.0, "{bytes} bytes");
+        assert!(found.is_empty() || short.read(&path).len() as u64 == SEGMENT_BYTES, "{bytes} bytes");
+    }
+}
+
+/// Fields of a record whose every byte is checked by something: lengths, magic, position, checksum, and in the tail the queue offset.
+fn is_checked(at: u64) -> bool {
+    matches!(at, 0..12 | 20..36 | 84..88)
+}
+
+#[test]
+fn whatever_byte_of_a_header_is_changed_in_the_tail_nothing_before_it_is_lost() {
+    let (machine, position, _) = five_and_one();
+    for at in 0..88 {
+        for flip in [0x01, 0x10, 0x80, 0xFF] {
+            let damaged = machine.killed();
+            let byte = damaged.read(&damaged.segment(0))[usize::try_from(position.0 + at).unwrap()] ^ flip;
+            damaged.overwrite(&damaged.segment(0), position.0 + at, &[byte]);
+
+            let store = damaged.open();
+
+            let found = bodies(&store, "orders", 0);
+            assert_eq!(found[..5], FIVE, "byte {at} ^ {flip:#x}");
+            assert!(found[5..].iter().all(|body| body == "the last one"), "byte {at} ^ {flip:#x}: {found:?}");
+            if is_checked(at) {
+                assert_eq!(found.len(), 5, "byte {at} ^ {flip:#x}");
+                assert_eq!(store.log_range().1, position, "byte {at} ^ {flip:#x}");
+            }
+            let next = store.append(draft("orders", 0, "next")).unwrap();
+            dispatch_all(&store);
+            assert_eq!(bodies(&store, "orders", 0).last().unwrap(), "next", "byte {at} ^ {flip:#x}");
+            drop(store);
+            let store = damaged.killed().open();
+            assert_eq!(bodies(&store, "orders", 0).last().unwrap(), "next", "byte {at} ^ {flip:#x}, once more");
+            assert!(store.record_at(next.position).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_byte_changed_below_the_checkpoint_costs_that_message_at_most() {
+    let (machine, position, _) = five_and_one();
+    let store = machine.open();
+    store.append(draft("orders", 0, "behind")).unwrap();
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    drop(store);
+    let is_checked = |at| is_checked(at) && !(20..28).contains(&at);
+    for at in (0..88).chain([95, 99, 100, 110, 130]) {
+        let damaged = machine.killed();
+        let byte = damaged.read(&damaged.segment(0))[usize::try_from(position.0 + at).unwrap()] ^ 0x40;
+        damaged.overwrite(&damaged.segment(0), position.0 + at, &[byte]);
+
+        let store = damaged.open();
+
+        let mut found = bodies(&store, "orders", 0);
+        assert_eq!(found.pop().unwrap(), "behind", "byte {at}");
+        assert_eq!(found[..5], FIVE, "byte {at}");
+        assert!(found.len() == 5 || (!is_checked(at) && found[5] == "the last one"), "byte {at}: {found:?}");
+        assert_eq!(store.append(draft("orders", 0, "next")).unwrap().queue_offset, QueueOffset(7), "byte {at}");
+    }
+}
+
+// Damage in old parts of the log.
+
+/// Messages in three segments and a part of a fourth, with two queues; all of it dispatched and durable.
+fn four_segments() -> (Machine, Vec<(PhysicalOffset, PhysicalOffset)>) {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut places = Vec::new();
+    while store.log_range().1.0 < 3 * SEGMENT_BYTES + SEGMENT_BYTES / 2 {
+        let n = places.len();
+        let appended = store.append(message("orders", (n % 2) as u32, &format!("m{n}"), 1_500)).unwrap();
+        places.push((appended.position, appended.end));
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    drop(store);
+    (machine.killed(), places)
+}
+
+fn names_of(store: &MessageStore, topic: &str, queue_id: u32) -> Vec<String> {
+    let name = |record: Record| record.view().properties().get("UNIQ_KEY").unwrap().to_owned();
+    records(store, topic, QueueId(queue_id)).into_iter().map(name).collect()
+}
+
+/// The messages that must be left in both queues if those that touch a range of the log are lost.
+fn left_without(places: &[(PhysicalOffset, PhysicalOffset)], lost: std::ops::Range<u64>) -> [Vec<String>; 2] {
+    let mut left = [Vec::new(), Vec::new()];
+    for (n, (position, end)) in places.iter().enumerate() {
+        if end.0 <= lost.start || position.0 >= lost.end {
+            left[n % 2].push(format!("m{n}"));
+        }
+    }
+    left
+}
+
+fn figure(store: &MessageStore, name: &str) -> f64 {
+    let figures = store.figures();
+    let figure = figures.iter().find(|figure| figure.name == name).unwrap();
+    let FigureValue::Number(value) = figure.value else { panic!("{name} is no number") };
+    value
+}
+
+fn check_left(machine: &Machine, places: &[(PhysicalOffset, PhysicalOffset)], lost: std::ops::Range<u64>, what: &str) {
+    let store = machine.open();
+    let left = left_without(places, lost);
+    for (queue_id, left) in (0..).zip(&left) {
+        assert_eq!(names_of(&store, "orders", queue_id), *left, "queue {queue_id}, {what}");
+        let total = places.len() as u64;
+        let wanted = QueueOffset((total + 1 - u64::from(queue_id)) / 2);
+        assert_eq!(store.queue_range("orders", QueueId(queue_id)).unwrap().max, wanted, "queue {queue_id}, {what}");
+    }
+    assert_eq!(store.log_range().1, places.last().unwrap().1, "nothing was cut, {what}");
+    let next = store.append(message("orders", 0, "next", 10)).unwrap();
+    assert_eq!(next.queue_offset.0, places.len().div_ceil(2) as u64, "{what}");
+}
+
+#[test]
+fn damage_in_an_old_segment_costs_only_the_messages_it_touches() {
+    let (machine, places) = four_segments();
+    let page = 4096;
+    let ranges = [
+        ("one byte of a body", 2_100..2_101),
+        ("one page of the first segment", page..2 * page),
+        ("two pages and a half", 5 * page..7 * page + 2_000),
+        ("the start of the log", 0..page),
+        ("the start of the second segment", SEGMENT_BYTES..SEGMENT_BYTES + page),
+        ("the end of the second segment", 2 * SEGMENT_BYTES - page..2 * SEGMENT_BYTES),
+        ("the whole second segment", SEGMENT_BYTES..2 * SEGMENT_BYTES),
+    ];
+    for (what, lost) in ranges {
+        for garbage in [0x00, 0xFF] {
+            for forgets_checkpoint in [false, true] {
+                let damaged = machine.killed();
+                let number = lost.start / SEGMENT_BYTES;
+                let bytes = vec![garbage; usize::try_from(lost.end - lost.start).unwrap()];
+                damaged.overwrite(&damaged.segment(number), lost.start - number * SEGMENT_BYTES, &bytes);
+                if forgets_checkpoint {
+                    damaged.forget_our_checkpoint();
+                }
+                let what = format!("{what}, {garbage:#x}, without checkpoint: {forgets_checkpoint}");
+                // A blank that is lost costs nothing.
+                check_left(&damaged, &places, lost.clone(), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_in_an_old_segment_above_the_checkpoint_costs_only_the_messages_it_touches() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut places = Vec::new();
+    while store.log_range().1.0 < 2 * SEGMENT_BYTES + 5_000 {
+        let n = places.len();
+        let appended = store.append(message("orders", (n % 2) as u32, &format!("m{n}"), 1_500)).unwrap();
+        places.push((appended.position, appended.end));
+    }
+    drop(store);
+    for lost in [4096..8192, 6_000..6_001, SEGMENT_BYTES..SEGMENT_BYTES + 12_000] {
+        let damaged = machine.killed();
+        let number = lost.start / SEGMENT_BYTES;
+        let bytes = vec![0xEE; usize::try_from(lost.end - lost.start).unwrap()];
+        damaged.overwrite(&damaged.segment(number), lost.start - number * SEGMENT_BYTES, &bytes);
+        check_left(&damaged, &places, lost.clone(), &format!("{lost:?}"));
+    }
+}
+
+#[test]
+fn damage_is_reported_with_its_bytes() {
+    let (machine, places) = four_segments();
+    let (position, end) = places[3];
+    machine.overwrite(&machine.segment(0), position.0 + 200, &[0xEE]);
+    machine.forget_our_checkpoint();
+
+    let store = machine.open();
+
+    assert_eq!(figure(&store, "damagedBytes") as u64, end.since(position));
+}
+
+#[test]
+fn a_page_lost_in_the_newest_segment_below_the_checkpoint_cuts_nothing() {
+    let (machine, places) = four_segments();
+    let start = 3 * SEGMENT_BYTES;
+    for page in [0, 2] {
+        let damaged = machine.killed();
+        damaged.overwrite(&damaged.segment(3), page * 4096, &[0; 4096]);
+        check_left(&damaged, &places, start + page * 4096..start + (page + 1) * 4096, &format!("page {page}"));
+    }
+}
+
+#[test]
+fn a_page_lost_above_the_checkpoint_ends_the_log_there() {
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..10 {
+        store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap();
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    let mut ends = vec![store.log_range().1.0];
+    for n in 10..20 {
+        ends.push(store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap().end.0);
+    }
+    dispatch_all(&store);
+    drop(store);
+    for page in ends[0] / 4096 + 1..=ends[10] / 4096 {
+        let lost = machine.killed();
+        lost.overwrite(&lost.segment(0), page * 4096, &[0; 4096]);
+
+        let store = lost.open();
+
+        let kept = ends.iter().filter(|&&end| end <= page * 4096).count() - 1;
+        let wanted: Vec<_> = (0..10 + kept).map(|n| format!("m{n}")).collect();
+        assert_eq!(names_of(&store, "orders", 0), wanted, "page {page}");
+        assert_eq!(store.log_range().1.0, ends[kept], "page {page}");
+        assert_eq!(store.append(draft("orders", 0, "next")).unwrap().queue_offset.0, 10 + kept as u64);
+    }
+}
+
+#[test]
+fn a_half_made_next_segment_is_taken_away_and_the_log_goes_on() {
+    let (machine, places) = four_segments();
+    let contents: [(&str, Vec<u8>); 5] = [
+        ("of no length", Vec::new()),
+        ("of one byte", vec![0]),
+        ("short", vec![0; 5_000]),
+        ("empty", vec![0; SEGMENT_BYTES as usize]),
+        ("full of rubbish", vec![0xDA; SEGMENT_BYTES as usize]),
+    ];
+    for (what, bytes) in contents {
+        for forgets_checkpoint in [false, true] {
+            let half = machine.killed();
+            half.write(&half.segment(4), &bytes);
+            if forgets_checkpoint {
+                half.forget_our_checkpoint();
+            }
+            check_left(&half, &places, 0..0, what);
+            assert!(!half.has(&half.segment(4)), "{what}");
+
+            let half = half.killed();
+            let store = half.open();
+            while store.log_range().1.0 < 4 * SEGMENT_BYTES + 2_000 {
+                store.append(message("more", 0, "more", 1_500)).unwrap();
+            }
+            dispatch_all(&store);
+            drop(store);
+            let store = half.killed().open();
+            assert!(names_of(&store, "more", 0).len() > 10, "{what}");
+        }
+    }
+}
+
+#[test]
+fn segments_of_another_length_are_refused_by_the_name_of_the_key() {
+    let (machine, _) = four_segments();
+    let path = machine.segment(1);
+    machine.disk.open(Path::new(&path)).unwrap().set_bytes(SEGMENT_BYTES - 1, Allocation::Real).unwrap();
+
+    let error = machine.try_open(Vec::new()).unwrap_err().to_string();
+
+    assert!(error.contains("mappedFileSizeCommitLog") && error.contains(&path), "{error}");
+}
+
+// Checkpoints and abort.
+
+/// Topic, queue id, and of each entry position, bytes and tag code.
+type QueueEntries = (String, u32, Vec<(u64, u32, i64)>);
+
+fn entries(store: &MessageStore) -> Vec<QueueEntries> {
+    let mut all: Vec<_> = store
+        .queues()
+        .into_iter()
+        .map(|(topic, queue_id, range)| {
+            let mut entries = Vec::new();
+            while entries.len() as u64 + range.min.0 < range.max.0 {
+                let from = range.min.plus(entries.len() as u64);
+                let found = store.queue_entries(&topic, queue_id, from, 1_000);
+                assert!(!found.is_empty(), "{topic}/{queue_id} has no entry at {from}");
+                entries.extend(found.into_iter().map(|entry| (entry.position.0, entry.bytes, entry.tag_code)));
+            }
+            (topic.to_string(), queue_id.0, entries)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn with_messages_behind_the_checkpoint() -> (Machine, Vec<QueueEntries>, Machine) {
+    let (machine, places) = four_segments();
+    let before = machine.killed();
+    let store = machine.open();
+    for n in places.len()..places.len() + 7 {
+        store.append(message("orders", (n % 2) as u32, &format!("m{n}"), 700)).unwrap();
+    }
+    store.append(message("late", 3, "late", 700)).unwrap();
+    dispatch_all(&store);
+    let wanted = entries(&store);
+    drop(store);
+    (machine.killed(), wanted, before)
+}
+
+#[test]
+fn store_41_whatever_became_of_the_checkpoints_the_result_is_the_same() {
+    let (machine, wanted, before) = with_messages_behind_the_checkpoint();
+    let other = {
+        let other = Machine::new();
+        let store = other.open();
+        for n in 0..70 {
+            store.append(message("other", 0, &format!("o{n}"), 1_400)).unwrap();
+        }
+        store.stop().unwrap();
+        other
+    };
+    let ahead = {
+        let ahead = machine.killed();
+        let store = ahead.open();
+        for n in 0..5 {
+            store.append(message("ahead", 0, &format!("a{n}"), 1_400)).unwrap();
+        }
+        store.stop().unwrap();
+        ahead
+    };
+    let both = ["latermq.checkpoint", "latermq.checkpoint.bak"];
+    let ours = "latermq.checkpoint";
+    type Change<'a> = Box<dyn Fn(&Machine) + 'a>;
+    let set = |paths: &[&str], bytes: &'static [u8]| -> Change<'_> {
+        let paths: Vec<String> = paths.iter().map(|&path| path.to_owned()).collect();
+        Box::new(move |machine| paths.iter().for_each(|path| machine.write(path, bytes)))
+    };
+    let copy = |from: &'static str, source: &Machine, paths: &[&str]| -> Change<'_> {
+        let files: Vec<_> = paths.iter().map(|&path| (path.to_owned(), source.read(path))).collect();
+        Box::new(move |machine| {
+            assert!(!from.is_empty());
+            files.iter().for_each(|(path, bytes)| machine.write(path, bytes));
+        })
+    };
+    let changes: Vec<(&str, Change<'_>)> = vec![
+        ("as it was", Box::new(|_| {})),
+        ("ours missing", Box::new(|machine| machine.remove(ours))),
+        ("ours and its backup missing", Box::new(Machine::forget_our_checkpoint)),
+        ("ours empty", set(&[ours], b"")),
+        ("both of ours empty", set(&both, b"")),
+        ("both of ours zero", set(&both, &[0; 300])),
+        ("both of ours rubbish", set(&both, b"{\"crc32\":1,\"checkpoint\":{}}")),
+        ("RocketMQ's missing", Box::new(|machine| machine.remove("checkpoint"))),
+        ("RocketMQ's too short", set(&["checkpoint"], &[1; 10])),
+        ("RocketMQ's changed", set(&["checkpoint"], &[0; 4096])),
+        (
+            "all missing",
+            Box::new(|machine| {
+                machine.forget_our_checkpoint();
+                machine.remove("checkpoint");
+            }),
+        ),
+        ("ours from before", copy("before", &before, &[ours])),
+        ("all from before", copy("before", &before, &[ours, "checkpoint"])),
+        ("ours of another log", copy("other", &other, &both)),
+        ("all of another log", copy("other", &other, &[ours, "latermq.checkpoint.bak", "checkpoint"])),
+        ("all ahead of the log", copy("ahead", &ahead, &[ours, "latermq.checkpoint.bak", "checkpoint"])),
+    ];
+    for (what, change) in changes {
+        for has_abort in [true, false] {
+            let changed = machine.killed();
+            change(&changed);
+            if !has_abort {
+                changed.remove("abort");
+            }
+
+            let store = changed.open();
+
+            assert_eq!(entries(&store), wanted, "{what}, abort {has_abort}");
+            let count = names_of(&store, "orders", 0).len() + names_of(&store, "orders", 1).len();
+            assert_eq!(
+                count,
+                wanted.iter().filter(|(topic, ..)| topic == "orders").map(|(.., e)| e.len()).sum::<usize>()
+            );
+            let found = store.query("late", "late", 10, Timestamp::EPOCH, Timestamp::MAX);
+            assert_eq!(found.records.len(), 1, "{what}, abort {has_abort}");
+            assert_eq!(store.append(draft("late", 3, "next")).unwrap().queue_offset, QueueOffset(1), "{what}");
+            store.stop().unwrap();
+            assert!(!changed.has("abort"));
+        }
+    }
+}
+
+/// Counts what recovery goes through.
+#[derive(Default)]
+struct Counter {
+    replayed: Mutex<usize>,
+}
+
+impl Plugin for Counter {
+    fn name(&self) -> &'static str {
+        "counter"
+    }
+    fn attach(&self, _: StoreHandle) {}
+    fn dispatched(&self, record: &Dispatched<'_>) {
+        *self.replayed.lock().unwrap() += usize::from(record.replay);
+    }
+}
+
+#[test]
+fn store_41_recovery_goes_through_what_came_after_the_checkpoint_and_no_more() {
+    let machine = Machine::new();
+    let store = machine.open_with(vec![Arc::new(Counter::default())]);
+    for n in 0..100 {
+        store.append(message("orders", 0, &format!("m{n}"), 1_000)).unwrap();
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    for n in 100..110 {
+        store.append(message("orders", 0, &format!("m{n}"), 1_000)).unwrap();
+    }
+    drop(store);
+    let replayed = |machine: &Machine| {
+        let counter = Arc::new(Counter::default());
+        let store = machine.open_with(vec![counter.clone()]);
+        assert_eq!(names_of(&store, "orders", 0).len(), 110);
+        store.stop().unwrap();
+        *counter.replayed.lock().unwrap()
+    };
+
+    let killed = machine.killed();
+    let without = machine.killed();
+    without.forget_our_checkpoint();
+
+    assert_eq!(replayed(&killed), 10);
+    assert_eq!(replayed(&killed), 0, "after a clean stop");
+    assert_eq!(replayed(&without), 110);
+}
+
+#[test]
+fn store_28_abort_is_there_while_the_store_is_open_and_after_a_kill_but_not_after_a_clean_stop() {
+    let machine = Machine::new();
+    let store = machine.open();
+    assert!(machine.has("abort"));
+    assert!(machine.crashed(1).has("abort"), "also after a power cut");
+    assert!(machine.killed().has("abort"));
+
+    store.stop().unwrap();
+
+    assert!(!machine.has("abort"));
+    assert!(!machine.crashed(1).has("abort"));
+}
+
+// What is derived from the log.
+
+#[test]
+fn store_38_queues_and_index_that_were_removed_are_built_again_whatever_the_checkpoint_says() {
+    let (machine, wanted, _) = with_messages_behind_the_checkpoint();
+    let store = machine.open();
+    store.stop().unwrap();
+    drop(store);
+    for removed in [&["consumequeue"][..], &["index"], &["consumequeue/orders/1"], &["consumequeue", "index"]] {
+        for killed in [false, true] {
+            let machine = machine.killed();
+            removed.iter().for_each(|path| machine.remove(path));
+            if killed {
+                machine.write("abort", b"1");
+            }
+
+            let store = machine.open();
+
+            assert_eq!(entries(&store), wanted, "{removed:?}");
+            for key in ["m0", "m40", "late"] {
+                let topic = if key == "late" { "late" } else { "orders" };
+                let found = store.query(topic, key, 10, Timestamp::EPOCH, Timestamp::MAX);
+                assert_eq!(found.records.len(), 1, "{key} without {removed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn store_39_entries_that_were_not_synced_come_back_at_their_offsets() {
+    let (machine, wanted, _) = with_messages_behind_the_checkpoint();
+    let (_, _, orders) =
+        wanted.iter().find(|(topic, queue_id, _)| (topic.as_str(), *queue_id) == ("orders", 0)).unwrap();
+    let per_file = machine.options.queue_file_bytes / 20;
+    // The last four entries of the queue came after the checkpoint.
+    for at in orders.len() as u64 - 4..orders.len() as u64 {
+        let path = format!("consumequeue/orders/0/{:020}", at / per_file * machine.options.queue_file_bytes);
+        if machine.has(&path) {
+            machine.overwrite(&path, at % per_file * 20, &[0; 20]);
+        }
+    }
+
+    let store = machine.open();
+
+    assert_eq!(entries(&store), wanted);
+}
+
+#[test]
+fn store_40_entries_beyond_the_end_of_the_log_are_taken_away() {
+    for stopped in [true, false] {
+        let machine = Machine::new();
+        let store = machine.open();
+        store.append(draft("orders", 0, "0")).unwrap();
+        dispatch_all(&store);
+        store.checkpoint_once().unwrap();
+        let end = store.log_range().1;
+        if stopped {
+            store.stop().unwrap();
+        }
+        drop(store);
+        let machine = machine.killed();
+        let mut entry = end.0.to_be_bytes().to_vec();
+        entry.extend_from_slice(&150u32.to_be_bytes());
+        entry.extend_from_slice(&7i64.to_be_bytes());
+        let path = format!("consumequeue/orders/0/{:020}", 0);
+        machine.overwrite(&path, 20, &entry.repeat(5));
+
+        let store = machine.open();
+
+        assert_eq!(store.queue_range("orders", QueueId(0)).unwrap().max, QueueOffset(1));
+        assert!(stopped || machine.read(&path)[20..].iter().all(|&byte| byte == 0));
+        assert_eq!(store.append(draft("orders", 0, "1")).unwrap().queue_offset, QueueOffset(1));
+        dispatch_all(&store);
+        assert_eq!(bodies(&store, "orders", 0), ["0", "1"]);
+    }
+}
+
+#[test]
+fn store_18_half_and_rolled_back_messages_have_queue_offset_0_and_no_entry() {
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(draft("orders", 0, "a")).unwrap();
+    let mut not_queued = Vec::new();
+    for flag in [SysFlag::PREPARED, SysFlag::ROLLBACK] {
+        let mut draft = draft("orders", 0, "not queued");
+        draft.sys_flag = SysFlag(flag);
+        not_queued.push(store.append(draft).unwrap());
+    }
+    let mut committed = draft("orders", 0, "b");
+    committed.sys_flag = SysFlag(SysFlag::COMMIT);
+    assert_eq!(store.append(committed).unwrap().queue_offset, QueueOffset(1));
+    dispatch_all(&store);
+
+    for store in [store, machine.killed().open()] {
+        assert_eq!(bodies(&store, "orders", 0), ["a", "b"]);
+        for appended in &not_queued {
+            assert_eq!(store.record_at(appended.position).unwrap().view().queue_offset(), QueueOffset(0));
+        }
+    }
+}
+
+#[test]
+fn store_22_45_after_a_clean_stop_apache_would_find_nothing_to_recover() {
+    let (machine, wanted, _) = with_messages_behind_the_checkpoint();
+    let store = machine.open();
+    let end = store.log_range().1;
+    store.stop().unwrap();
+
+    assert!(!machine.has("abort"));
+    // Apache dispatches again what lies behind the largest end of an entry.
+    let dispatched = wanted.iter().flat_map(|(.., entries)| entries).map(|(at, bytes, _)| at + u64::from(*bytes)).max();
+    assert_eq!(dispatched, Some(end.0));
+    let checkpoint = machine.read("checkpoint");
+    let field = |at: usize| i64::from_be_bytes(checkpoint[at..at + 8].try_into().unwrap());
+    assert_eq!(checkpoint.len(), 4096);
+    assert_eq!((field(0), field(8)), (START.0, START.0), "store times of the newest record");
+    assert!(field(16) <= START.0);
+    assert_eq!(u64::try_from(field(32)).unwrap(), end.0);
+    assert!(checkpoint[40..].iter().all(|&byte| byte == 0));
+    let last_index = machine.names("index").pop().unwrap();
+    let header = machine.read(&format!("index/{last_index}"));
+    let last = wanted.iter().flat_map(|(.., entries)| entries).map(|(at, ..)| *at).max().unwrap();
+    assert_eq!(u64::from_be_bytes(header[24..32].try_into().unwrap()), last, "the index knows the last record");
+    let segments = machine.names("commitlog");
+    assert_eq!(segments.len() as u64, end.0.div_ceil(SEGMENT_BYTES), "no segment made ahead of time is left");
+}
+
+#[test]
+fn a_deleted_topic_stays_deleted_after_a_power_cut() {
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..10 {
+        store.append(draft("gone", 0, &n.to_string())).unwrap();
+        store.append(draft("stays", 0, &n.to_string())).unwrap();
+    }
+    dispatch_all(&store);
+
+    store.delete_topic("gone").unwrap();
+
+    for seed in 0..8 {
+        let store = machine.crashed(seed).open();
+        assert_eq!(store.queue_range("gone", QueueId(0)), None, "seed {seed}");
+        assert_eq!(bodies(&store, "stays", 0).len(), 10, "seed {seed}");
+    }
+}
+
+// Power cuts and kills.
+
+/// Something to do with a store, with what it must keep.
+#[derive(Default, Clone)]
+struct Workload {
+    /// Everything that was tried to append, in order.
+    attempted: Vec<Sent>,
+    /// Where those lie whose append succeeded: always the first of `attempted`, if nothing was refused.
+    appended: Vec<PhysicalOffset>,
+    /// How many of them are durable, and how many were appended at all.
+    durable: PhysicalOffset,
+    ends: Vec<PhysicalOffset>,
+    /// Retention was tried.
+    deleted: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Sent {
+    topic: &'static str,
+    queue_id: u32,
+    name: String,
+    bytes: usize,
+}
+
+impl Workload {
+    const OPERATIONS: usize = 46;
+    /// Every seventh operation appends three.
+    const MESSAGES: usize = 60;
+
+    fn next(&mut self, bytes: usize) -> Sent {
+        let n = self.attempted.len();
+        let (topic, queue_id) = [("orders", 0), ("orders", 1), ("bills", 0)][n % 3];
+        let sent = Sent { topic, queue_id, name: format!("m{n:04}"), bytes };
+        self.attempted.push(sent.clone());
+        sent
+    }
+
+    /// Does it all, until something fails.
+    fn run(&mut self, store: &MessageStore, machine: &Machine) -> Result<(), String> {
+        for operation in 0..Self::OPERATIONS {
+            self.step(store, machine, operation).map_err(|error| error.to_string())?;
+            self.durable = store.durable();
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        store: &MessageStore,
+        machine: &Machine,
+        operation: usize,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        machine.clock.advance(Duration::from_millis(7));
+        let appended = if operation % 7 == 3 {
+            let batch: Vec<_> = (0..3).map(|n| self.next(1_000 + n * 900)).collect();
+            let (topic, queue_id) = (batch[0].topic, batch[0].queue_id);
+            let count = self.attempted.len();
+            for sent in &mut self.attempted[count - 3..] {
+                (sent.topic, sent.queue_id) = (topic, queue_id);
+            }
+            let drafts = batch.iter().map(|sent| message(topic, queue_id, &sent.name, sent.bytes)).collect();
+            store.append_batch(&Properties::new(), drafts)?
+        } else {
+            let sent = self.next([3_900, 700, 3_800, 3_500, 2_700][operation % 5]);
+            vec![store.append(message(sent.topic, sent.queue_id, &sent.name, sent.bytes))?]
+        };
+        for appended in appended {
+            assert!(appended.position >= self.ends.last().copied().unwrap_or_default());
+            self.appended.push(appended.position);
+            self.ends.push(appended.end);
+        }
+        if operation % 4 == 3 {
+            store.sync_once()?;
+        }
+        if operation % 6 == 5 {
+            store.dispatch_once(10_000);
+            store.dispatch_once(u64::MAX);
+        }
+        if operation % 11 == 10 {
+            store.checkpoint_once()?;
+        }
+        if operation == 40 {
+            dispatch_all(store);
+            machine.clock.advance(Duration::from_secs(7_200));
+            self.deleted = true;
+            store.retain_once()?;
+        }
+        Ok(())
+    }
+
+    /// What must be true after any stop. `all` says that nothing that was appended may be lost, as after a kill; else what was durable may not.
+    fn check(&self, store: &MessageStore, all: bool, what: &str) -> usize {
+        let found = walk(store, what);
+        let skipped = match found.first() {
+            Some(first) => self.attempted.iter().position(|sent| sent.name == first.1.name).unwrap(),
+            None => self.attempted.len().min(self.appended.len()),
+        };
+        let (first, end) = store.log_range();
+        if self.deleted {
+            assert!(self.appended[..skipped].iter().all(|position| *position < first), "{what}");
+        } else {
+            assert_eq!((first, skipped.min(found.len())), (PhysicalOffset::ZERO, 0), "{what}");
+        }
+        let sent: Vec<_> = found.iter().map(|(_, sent)| sent.clone()).collect();
+        assert_eq!(
+            sent,
+            self.attempted[skipped..skipped + sent.len()],
+            "{what}: what is left is a part without a hole"
+        );
+        for ((position, _), appended) in found.iter().zip(&self.appended[skipped.min(self.appended.len())..]) {
+            assert_eq!(position, appended, "{what}");
+        }
+        let must = self.ends.iter().filter(|end| all || **end <= self.durable).count();
+        let kept = skipped + sent.len();
+        assert!(kept >= must || found.is_empty() && skipped >= must, "{what}: {kept} are left, of {must} that must be");
+        assert!(all || end >= self.durable, "{what}");
+
+        let queues: BTreeSet<_> = self.attempted.iter().map(|sent| (sent.topic, sent.queue_id)).collect();
+        for (topic, queue_id) in queues {
+            let wanted: Vec<_> = sent.iter().filter(|sent| (sent.topic, sent.queue_id) == (topic, queue_id)).collect();
+            let found = records(store, topic, QueueId(queue_id));
+            let range = store.queue_range(topic, QueueId(queue_id)).unwrap_or_default();
+            let names: Vec<_> =
+                found.iter().map(|record| record.view().properties().get("UNIQ_KEY").unwrap()).collect();
+            assert_eq!(
+                names,
+                wanted.iter().map(|sent| sent.name.as_str()).collect::<Vec<_>>(),
+                "{what}: {topic}/{queue_id}"
+            );
+            for (at, record) in (range.min.0..).zip(&found) {
+                assert_eq!(record.view().queue_offset().0, at, "{what}: {topic}/{queue_id}");
+            }
+            assert_eq!(range.min.0 + found.len() as u64, range.max.0, "{what}: {topic}/{queue_id}");
+        }
+        for sent in [sent.first(), sent.get(sent.len() / 2), sent.last()].into_iter().flatten() {
+            let queried = store.query(sent.topic, &sent.name, 10, Timestamp::EPOCH, Timestamp::MAX);
+            assert_eq!(queried.records.len(), 1, "{what}: {} by its key", sent.name);
+        }
+        kept
+    }
+}
+
+/// Every record of the log; what is not a record must be the end of a segment.
+fn walk(store: &MessageStore, what: &str) -> Vec<(PhysicalOffset, Sent)> {
+    let (mut at, end) = store.log_range();
+    let mut found = Vec::new();
+    while at < end {
+        let Some(record) = store.record_at(at) else {
+            let next = PhysicalOffset((at.0 / SEGMENT_BYTES + 1) * SEGMENT_BYTES);
+            assert!(at.0 % SEGMENT_BYTES != 0 && next <= end, "{what}: no record at {at} of a log that ends at {end}");
+            at = next;
+            continue;
+        };
+        found.push((at, sent(record.view(), what)));
+        at = record.view().end();
+    }
+    found
+}
+
+fn sent(record: RecordView<'_>, what: &str) -> Sent {
+    let name = record.properties().get("UNIQ_KEY").unwrap().to_owned();
+    let bytes = record.body().len();
+    assert_eq!(record.body(), body_of(&name, bytes), "{what}: {name} is torn");
+    assert_eq!(record.properties().get("TAGS"), Some("TagA"), "{what}: {name} is torn");
+    let topic = ["orders", "bills", "after"].into_iter().find(|topic| *topic == record.topic()).unwrap();
+    Sent { topic, queue_id: record.queue_id().0, name, bytes }
+}
+
+fn workload_machine(policy: FlushPolicy) -> Machine {
+    let mut machine = Machine::new();
+    machine.options.flush_policy = policy;
+    machine.options.reserved_time = Duration::from_secs(3_600);
+    machine.options.delete_when = (0..24).collect();
+    machine
+}
+
+/// How many steps the workload takes, the opening included.
+fn steps_of_workload(policy: FlushPolicy) -> u64 {
+    let machine = workload_machine(policy);
+    let store = machine.open();
+    let mut workload = Workload::default();
+    workload.run(&store, &machine).unwrap();
+    let steps = machine.disk.steps();
+    store.sync_once().unwrap();
+    dispatch_all(&store);
+    workload.check(&store, true, "without a stop");
+    assert_eq!(workload.appended.len(), Workload::MESSAGES);
+    assert!(store.log_range().1.0 > 2 * SEGMENT_BYTES, "the log rolled twice: {}", store.log_range().1);
+    assert!(store.log_range().0.0 > 0, "retention deleted");
+    steps
+}
+
+/// Runs the workload up to a step, in which the machine stops.
+fn run_up_to(policy: FlushPolicy, step: u64) -> (Machine, Workload) {
+    let machine = workload_machine(policy);
+    machine.disk.crash_at(step);
+    let mut workload = Workload::default();
+    if let Ok(store) = machine.try_open(Vec::new()) {
+        workload.run(&store, &machine).unwrap_err();
+    }
+    assert!(machine.disk.has_stopped());
+    (machine, workload)
+}
+
+/// After recovery the store goes on, and what is durable then survives the next power cut.
+fn goes_on(machine: &Machine, store: Arc<MessageStore>, seed: u64, what: &str) {
+    let before = walk(&store, what).len();
+    let (first, _) = store.log_range();
+    for n in 0..3 {
+        store.append(message("after", 0, &format!("after {n}"), 900)).unwrap();
+    }
+    store.sync_once().unwrap();
+    store.append(message("after", 0, "after 3", 900)).unwrap();
+    drop(store);
+    let store = machine.crashed(seed).open();
+    let after = names_of(&store, "after", 0);
+    assert_eq!(after[..3], ["after 0", "after 1", "after 2"], "{what}, then another");
+    let left = walk(&store, what).len();
+    assert!(store.log_range().0 > first || left == before + after.len(), "{what}, then another: {left} of {before}");
+}
+
+#[test]
+fn store_30_32_36_a_power_cut_at_any_step_loses_nothing_durable_and_shows_nothing_torn() {
+    for (policy, seeds, every) in [(FlushPolicy::Async, 2, 1), (FlushPolicy::Sync, 1, 3)] {
+        for step in (1..=steps_of_workload(policy)).step_by(every) {
+            let (machine, workload) = run_up_to(policy, step);
+            for seed in (0..seeds).map(|seed| seed * 1_000 + step) {
+                let what = format!("a power cut in step {step} with seed {seed}, {policy:?}");
+                let machine = machine.crashed(seed);
+                let store = machine.try_open(Vec::new()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+                workload.check(&store, false, &what);
+                goes_on(&machine, store, seed, &what);
+                assert_eq!(machine.fatal(), Vec::<String>::new(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn store_31_a_kill_at_any_step_loses_nothing_that_was_appended() {
+    for step in 1..=steps_of_workload(FlushPolicy::Async) {
+        let (machine, workload) = run_up_to(FlushPolicy::Async, step);
+        let what = format!("a kill in step {step}");
+        let machine = machine.killed();
+        let store = machine.try_open(Vec::new()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        workload.check(&store, true, &what);
+        goes_on(&machine, store, step, &what);
+    }
+}
+
+#[test]
+fn a_power_cut_in_any_step_of_the_recovery_loses_nothing_either() {
+    let steps = steps_of_workload(FlushPolicy::Async);
+    for step in (10..=steps).step_by(29) {
+        let (machine, workload) = run_up_to(FlushPolicy::Async, step);
+        let image = machine.crashed(step);
+        let whole = image.killed();
+        drop(whole.open());
+        for second in 1..=whole.disk.steps() {
+            let what = format!("a power cut in step {step}, then in step {second} of the recovery");
+            let again = image.killed();
+            again.disk.crash_at(second);
+            assert!(again.try_open(Vec::new()).is_err(), "{what}");
+            let again = again.crashed(second);
+            let store = again.try_open(Vec::new()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+            workload.check(&store, false, &what);
+            if second % 5 == 0 {
+                goes_on(&again, store, second, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_in_any_step_of_a_clean_stop_loses_nothing() {
+    let run = || {
+        let machine = workload_machine(FlushPolicy::Async);
+        let store = machine.open();
+        let mut workload = Workload::default();
+        workload.run(&store, &machine).unwrap();
+        workload.durable = store.durable();
+        (machine, store, workload)
+    };
+    let (machine, store, _) = run();
+    let before = machine.disk.steps();
+    store.stop().unwrap();
+    let after = machine.disk.steps();
+    for step in before + 1..=after {
+        let (machine, store, workload) = run();
+        machine.disk.crash_at(step);
+        assert!(store.stop().is_err() || step == after);
+        drop(store);
+        for seed in 0..2 {
+            let what = format!("a power cut in step {} of a clean stop", step - before);
+            let machine = machine.crashed(step + seed * 1_000);
+            let store = machine.open();
+            workload.check(&store, false, &what);
+            goes_on(&machine, store, step, &what);
+        }
+    }
+}
+
+// Faults.
+
+/// Runs the workload over a disk on which one operation fails, and goes on after each error as a broker does.
+fn run_with_fault(operation: Operation, after: u64, kind: io::ErrorKind) -> (Machine, Workload, Arc<MessageStore>) {
+    let machine = workload_machine(FlushPolicy::Async);
+    let store = machine.open();
+    machine.disk.fail_after(operation, after, kind, 1);
+    let mut workload = Workload::default();
+    for step in 0..Workload::OPERATIONS {
+        let (attempted, appended) = (workload.attempted.len(), workload.appended.len());
+        let done = workload.step(&store, &machine, step);
+        if done.is_err() && workload.appended.len() == appended {
+            // The append itself failed: nothing of it may be there, and its names are used again.
+            workload.attempted.truncate(attempted);
+        }
+        if !machine.fatal().is_empty() {
+            break;
+        }
+        workload.durable = store.durable();
+    }
+    (machine, workload, store)
+}
+
+#[test]
+fn store_33_after_a_failed_sync_nothing_is_taken_and_nothing_durable_is_lost() {
+    let mut failed = 0;
+    for after in 0..30 {
+        let (machine, workload, store) = run_with_fault(Operation::Sync, after, io::ErrorKind::Other);
+        if !machine.fatal().is_empty() {
+            failed += 1;
+            let what = format!("after sync {after} failed");
+            let refused = store.append(draft("after", 0, "x"));
+            assert!(matches!(refused, Err(AppendError::Failed { .. })), "{what}: {refused:?}");
+            let released = Arc::new(Mutex::new(None));
+            let result = released.clone();
+            store.when_durable(store.log_range().1, Box::new(move |r| *result.lock().unwrap() = Some(r.is_ok())));
+            assert_eq!(*released.lock().unwrap(), Some(false), "{what}: a waiter is told");
+            assert!(store.sync_once().is_err(), "{what}: no later sync is believed");
+            assert!(store.stop().is_err(), "{what}");
+            drop(store);
+            workload.check(&machine.crashed(after).open(), false, &what);
+            workload.check(&machine.killed().open(), true, &what);
+        }
+    }
+    assert!(failed > 5, "{failed} syncs of the log failed");
+}
+
+/// The kernel takes the pages of a failed sync for clean: they are read as written until a power cut takes them.
+#[test]
+fn store_33_what_a_failed_sync_gave_up_is_written_again_after_the_restart() {
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..10 {
+        store.append(message("orders", 0, &format!("m{n}"), 3_000)).unwrap();
+    }
+    machine.disk.fail_under(Path::new("commitlog"), Operation::Sync, 0, io::ErrorKind::Other, 1);
+    store.sync_once().unwrap_err();
+    drop(store);
+
+    let machine = machine.killed();
+    let store = machine.open();
+    for n in 10..15 {
+        store.append(message("orders", 0, &format!("m{n}"), 3_000)).unwrap();
+    }
+    store.sync_once().unwrap();
+    let wanted: Vec<_> = (0..15).map(|n| format!("m{n}")).collect();
+    drop(store);
+
+    for seed in 0..10 {
+        assert_eq!(names_of(&machine.crashed(seed).open(), "orders", 0), wanted, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_write_that_fails_costs_one_message_and_no_queue_offset() {
+    let mut refused = 0;
+    for after in 0..120 {
+        let (machine, workload, store) = run_with_fault(Operation::Write, after, io::ErrorKind::StorageFull);
+        let what = format!("after write {after} failed");
+        assert_eq!(machine.fatal(), Vec::<String>::new(), "{what}");
+        refused += usize::from(workload.appended.len() < Workload::MESSAGES);
+        machine.disk.heal();
+        store.sync_once().unwrap();
+        dispatch_all(&store);
+        // One more round writes what could not be written before.
+        store.append(message("after", 0, "x", 10)).unwrap();
+        dispatch_all(&store);
+        let range = store.queue_range("after", QueueId(0)).unwrap();
+        assert_eq!(range.max, QueueOffset(1), "{what}");
+        drop(store);
+        let store = machine.killed().open();
+        let found = walk(&store, &what);
+        let names: Vec<_> = found.iter().map(|(_, sent)| sent.name.clone()).filter(|name| name != "x").collect();
+        let kept = workload.attempted.len() - names.len();
+        assert_eq!(
+            names,
+            workload.attempted[kept..].iter().map(|sent| sent.name.clone()).collect::<Vec<_>>(),
+            "{what}"
+        );
+        for (topic, queue_id) in [("orders", 0), ("orders", 1), ("bills", 0)] {
+            let found = records(&store, topic, QueueId(queue_id));
+            let range = store.queue_range(topic, QueueId(queue_id)).unwrap();
+            assert_eq!(found.len() as u64, range.max.0 - range.min.0, "{what}: {topic}/{queue_id} has a hole");
+        }
+    }
+    assert!(refused > 20, "{refused} appends were refused");
+}
+
+#[test]
+fn store_34_a_full_disk_refuses_messages_and_loses_none() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut accepted = 0;
+    machine.disk.set_capacity(3 * SEGMENT_BYTES);
+    let error = loop {
+        match store.append(message("orders", 0, &format!("m{accepted}"), 1_500)) {
+            Ok(appended) => assert_eq!(appended.queue_offset.0, accepted),
+            Err(error) => break error,
+        }
+        accepted += 1;
+        assert!(accepted < 1_000);
+    };
+    assert!(matches!(&error, AppendError::Io(io) if io.kind() == io::ErrorKind::StorageFull), "{error:?}");
+    assert_eq!(machine.fatal(), Vec::<String>::new());
+    let again = store.append(message("orders", 0, "too much", 1_500));
+    assert!(matches!(again, Err(AppendError::Io(_))), "{again:?}");
+
+    machine.disk.set_capacity(1 << 30);
+    for n in accepted..accepted + 60 {
+        let appended = store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap();
+        assert_eq!(appended.queue_offset.0, n);
+    }
+    dispatch_all(&store);
+
+    let wanted: Vec<_> = (0..accepted + 60).map(|n| format!("m{n}")).collect();
+    assert_eq!(names_of(&store, "orders", 0), wanted);
+    drop(store);
+    assert_eq!(names_of(&machine.killed().open(), "orders", 0), wanted);
+}
+
+#[test]
+fn store_30_under_sync_flush_a_waiter_is_told_only_what_a_power_cut_keeps() {
+    let mut machine = Machine::new();
+    machine.options.flush_policy = FlushPolicy::Sync;
+    let store = machine.open();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for n in 0..30 {
+        let appended = store.append(message("orders", 0, &format!("m{n}"), 900)).unwrap();
+        let told = told.clone();
+        store.when_durable(
+            appended.end,
+            Box::new(move |result| {
+                result.unwrap();
+                told.lock().unwrap().push(n);
+            }),
+        );
+        if n % 10 == 6 {
+            store.sync_once().unwrap();
+        }
+    }
+    dispatch_all(&store);
+
+    let told = told.lock().unwrap().clone();
+    assert_eq!(told, (0..27).collect::<Vec<_>>(), "in order, those that were synced");
+    assert_eq!(names_of(&store, "orders", 0).len(), 27, "readers see what is durable");
+    for seed in 0..20 {
+        let names = names_of(&machine.crashed(seed).open(), "orders", 0);
+        assert_eq!(names[..27], (0..27).map(|n| format!("m{n}")).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
+
+#[test]
+fn store_29_strange_files_are_left_alone_and_none_of_ours_is_strange() {
+    let (machine, places) = four_segments();
+    let strange = [
+        "commitlog/foo",
+        "commitlog/00000000000000000000.tmp",
+        "consumequeue/foo",
+        "consumequeue/orders/foo",
+        "consumequeue/orders/0/foo",
+        "index/foo",
+        "config/foo",
+        "foo",
+    ];
+    for path in strange {
+        machine.write(path, b"strange");
+    }
+    machine.disk.create_folder(Path::new("commitlog/00000000000009000000")).unwrap();
+    check_left(&machine, &places, 0..0, "with strange files");
+    for path in strange {
+        assert_eq!(machine.read(path), b"strange");
+        machine.remove(path);
+    }
+    machine.remove("commitlog/00000000000009000000");
+
+    let is_number = |name: &str, digits| name.len() == digits && name.bytes().all(|byte| byte.is_ascii_digit());
+    for seed in 0..10 {
+        let machine = machine.crashed(seed);
+        assert!(machine.names("commitlog").iter().all(|name| is_number(name, 20)));
+        for queue in machine.names("consumequeue/orders") {
+            let names = machine.names(&format!("consumequeue/orders/{queue}"));
+            assert!(names.iter().all(|name| is_number(name, 20)), "{names:?}");
+        }
+        assert!(machine.names("index").iter().all(|name| is_number(name, 17)));
+    }
+}
+
+#[test]
+fn a_pull_never_gives_a_damaged_record() {
+    let (machine, places) = four_segments();
+    let store = machine.open();
+    let (position, _) = places[4];
+    machine.overwrite(&machine.segment(0), position.0 + 300, b"?");
+
+    let query =
+        latermq::store::PullQuery { topic: "orders", queue_id: QueueId(0), offset: 2, count_max: 1, bytes_max: 1 };
+    let pulled = store.pull(&query, &|_| true);
+
+    // It goes on behind it: a client would drop everything that follows a damaged record.
+    assert_eq!((pulled.status, pulled.count), (PullStatus::Found, 1));
+    let record = Record::parse(&pulled.records[0]).unwrap();
+    assert_eq!(record.view().queue_offset(), QueueOffset(3));
+    assert!(store.record_at(position).is_none());
+}

@@ -1,5 +1,6 @@
 //! Frames recorded between official RocketMQ clients (Java 5.3.3 and 4.9.8, Go) and Apache RocketMQ 5.3.3: each must decode to the
 //! recorded values. The files in `fixtures/frames` hold one frame a line with its header as another decoder saw it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bytes::BytesMut;
 use latermq::protocol::body::{
@@ -143,19 +144,19 @@ fn every_recorded_request_of_a_served_code_has_a_typed_header() {
         count += 1;
         match command.code {
             Code::SEND_MESSAGE | Code::SEND_REPLY_MESSAGE => {
-                check(&command, SendHeader::decode_long(ext).map(|h| h.encode_long()))
+                check(&command, SendHeader::decode_long(ext).map(|h| h.encode_long()));
             }
             Code::SEND_MESSAGE_V2 | Code::SEND_BATCH_MESSAGE | Code::SEND_REPLY_MESSAGE_V2 => {
                 check(&command, SendHeader::decode_short(ext).map(|h| h.encode_short()));
             }
             Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => {
-                check(&command, PullHeader::decode(ext).map(|h| h.encode()))
+                check(&command, PullHeader::decode(ext).map(|h| h.encode()));
             }
             Code::QUERY_MESSAGE => check(&command, QueryMessageHeader::decode(ext).map(|h| h.encode())),
             Code::VIEW_MESSAGE_BY_ID => check(&command, ViewMessageHeader::decode(ext).map(|h| h.encode())),
             Code::QUERY_CONSUMER_OFFSET => check(&command, QueryConsumerOffsetHeader::decode(ext).map(|h| h.encode())),
             Code::UPDATE_CONSUMER_OFFSET => {
-                check(&command, UpdateConsumerOffsetHeader::decode(ext).map(|h| h.encode()))
+                check(&command, UpdateConsumerOffsetHeader::decode(ext).map(|h| h.encode()));
             }
             Code::SEARCH_OFFSET_BY_TIMESTAMP => check(&command, SearchOffsetHeader::decode(ext).map(|h| h.encode())),
             Code::GET_MAX_OFFSET | Code::GET_MIN_OFFSET | Code::GET_EARLIEST_MSG_STORETIME => {
@@ -211,7 +212,7 @@ fn every_recorded_answer_to_a_served_code_has_a_typed_header() {
                 check(&command, OffsetReplyHeader::decode(ext).map(|h| h.encode()));
             }
             (Code::GET_EARLIEST_MSG_STORETIME, 0) => {
-                check(&command, EarliestTimeReplyHeader::decode(ext).map(|h| h.encode()))
+                check(&command, EarliestTimeReplyHeader::decode(ext).map(|h| h.encode()));
             }
             (Code::HEART_BEAT, 0) => check(&command, HeartbeatReplyHeader::decode(ext).map(|h| h.encode())),
             _ => count -= 1,

@@ -484,3 +484,30 @@ fn store_42_what_was_delivered_from_a_store_of_apaches_is_not_delivered_again_af
         assert_eq!(again.deliver(&unpacked), delivered, "stopped: {stopped}");
     }
 }
+
+#[test]
+fn store_43_delay_offsets_beyond_the_queue_and_below_zero_hold_up_no_later_message() {
+    let unpacked = Unpacked::new(&CLEAN);
+    unpacked.clock.advance(HOURS_LATER);
+    let text = "{\"offsetTable\":{1:14,2:9,3:8,6:-5,7:0,8:1000000}}";
+    std::fs::write(unpacked.root.join("config/delayOffset.json"), text).unwrap();
+    let delivering = Delivering::open(&unpacked);
+    let mut wanted = waiting(&unpacked, &[(6, 0), (7, 0)]);
+    assert_eq!(delivering.deliver(&unpacked), wanted, "below zero is from the start");
+
+    let mut late = draft("ours", 0, "late");
+    late.properties.set("DELAY", "8");
+    delivering.store.append(late).unwrap();
+    wanted.push((SCHEDULE_TOPIC.to_owned(), 7, "late".to_owned()));
+    wanted.sort();
+    assert_eq!(delivering.deliver(&unpacked), wanted, "the new message waits");
+    drop(delivering);
+
+    let delivering = Delivering::open(&unpacked);
+    unpacked.clock.advance(TEN_YEARS);
+    let delivered = delivering.deliver(&unpacked);
+
+    wanted.push(("ours".to_owned(), 0, "late".to_owned()));
+    wanted.sort();
+    assert_eq!(delivered, wanted, "the new message is delivered, what counts as delivered is not");
+}

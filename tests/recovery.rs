@@ -52,6 +52,30 @@ fn store_35_a_record_cut_at_any_byte_is_gone_and_all_before_it_stay() {
     }
 }
 
+/// No checksum covers the topic, and without properties nothing behind it tells that it is not whole.
+#[test]
+fn store_35_a_record_without_properties_that_was_cut_at_any_byte_is_gone() {
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(draft("orders", 0, "first")).unwrap();
+    let mut bare = draft("orders", 0, "");
+    bare.properties = Properties::new();
+    let last = store.append(bare).unwrap();
+    drop(store);
+    // Its last two bytes, the length of no properties, are zeros in any case.
+    for left in 0..last.end.since(last.position) - 2 {
+        let cut = machine.killed();
+        let zeros = vec![0; usize::try_from(last.end.since(last.position) - left).unwrap()];
+        cut.overwrite(&cut.segment(0), last.position.0 + left, &zeros);
+
+        let store = cut.open();
+
+        assert_eq!(bodies(&store, "orders", 0), ["first"], "{left} bytes are left");
+        assert_eq!(store.log_range().1, last.position, "{left} bytes are left");
+        assert_eq!(store.queues().len(), 1, "{left} bytes are left: {:?}", store.queues());
+    }
+}
+
 #[test]
 fn store_26_a_newest_segment_that_ends_in_a_record_is_made_whole_again() {
     let (machine, position, end) = five_and_one();

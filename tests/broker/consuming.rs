@@ -280,6 +280,18 @@ fn remoting_70_a_locked_queue_belongs_to_one_client() {
 }
 
 #[test]
+fn remoting_74_who_asks_for_an_assignment_is_told_that_clients_assign_queues_themselves() {
+    let rig = rig();
+    rig.join(&rig.client, "c", "g", &[("T", "*")]);
+    let asks = r#"{"clientId":"c","consumerGroup":"g","messageModel":"CLUSTERING","strategyName":"AVG","topic":"T"}"#;
+
+    let answer = rig.ask(request(400, &[]).with_body(asks));
+
+    assert_eq!((answer.code, answer.body.to_bytes().len()), (3, 0));
+    assert!(answer.remark.unwrap().contains("QUERY_ASSIGNMENT"));
+}
+
+#[test]
 fn remoting_71_filters_by_tag_can_be_served_and_others_cannot() {
     let rig = rig();
     let check = |kind: &str| {

@@ -111,7 +111,25 @@ fn remoting_68_a_delayed_message_becomes_a_dead_letter_at_once() {
 }
 
 #[test]
-fn schedule_58_after_the_last_retry_a_message_is_dead() {
+fn schedule_61_a_delayed_message_that_is_tried_again_tells_the_client_its_own_topic() {
+    let rig = rig();
+    rig.sent(message("T").level(1));
+    rig.advance(Duration::from_secs(1));
+    rig.step();
+    let delivered = rig.records("T", 0, 0).remove(0);
+
+    assert_eq!(give_back(&rig, &delivered, 0, None), 0);
+    rig.advance(Duration::from_secs(10));
+    rig.step();
+
+    let retried = rig.records("%RETRY%g", 0, 0).remove(0);
+    assert_eq!((retried.view().topic(), retried.view().body()), ("%RETRY%g", delivered.view().body()));
+    assert_eq!(property(&retried, "RETRY_TOPIC").as_deref(), Some("T"), "a client shows this one to its listener");
+    assert_eq!(property(&retried, "DELAY").as_deref(), Some("3"));
+}
+
+#[test]
+fn schedule_58_remoting_67_after_the_last_retry_a_message_is_dead() {
     let rig = rig();
     rig.sent(message("%RETRY%g").reconsumed(15, Some(16)));
     rig.sent(message("%RETRY%g").reconsumed(16, Some(16)));

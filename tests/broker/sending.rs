@@ -13,6 +13,9 @@ use latermq::{
 
 use crate::rig::{ADDRESS, Message, Rig, max, message, request, rig, rig_with, store_options};
 
+/// Properties that ask for an arbitrary deliver time.
+const TIMERS: [&str; 3] = ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
+
 fn code_of(rig: &Rig, message: &Message) -> i32 {
     rig.ask(message.request()).code
 }
@@ -275,7 +278,8 @@ fn schedule_9_10_remoting_42_a_delayed_message_waits_and_its_answer_names_the_qu
 
     assert_eq!((reply.queue_id, reply.queue_offset), (2, 0));
     assert_eq!(reply.transaction_id.as_deref(), Some("KEY0"));
-    assert_eq!(max(&rig, "T", 2), 0);
+    let told = rig.ask(request(30, &[("topic", "T"), ("queueId", "2")]));
+    assert_eq!((max(&rig, "T", 2), told.ext.get("offset")), (0, Some("0")));
     let waiting = rig.records("SCHEDULE_TOPIC_XXXX", 2, 0);
     let properties = waiting[0].view().properties();
     assert_eq!((properties.get("REAL_TOPIC"), properties.get("REAL_QID")), (Some("T"), Some("2")));
@@ -305,6 +309,68 @@ fn schedule_12_refusals_of_the_scheduler_reach_the_producer() {
     assert_eq!(code_of(&rig, &message("T").property("DELAY", "abc")), 13);
     assert_eq!(code_of(&rig, &message("T").property("TIMER_DELAY_SEC", "60")), 1);
     assert_eq!(code_of(&rig, &message("T").level(2).property("TIMER_DELAY_SEC", "60")), 0);
+}
+
+/// A time long gone and one far ahead, a delay, and what is no number.
+const TIMER_VALUES: [&str; 4] = ["1", "1900000000000", "60", "x"];
+
+#[test]
+fn remoting_39_41_a_timer_without_a_level_is_refused_and_what_was_refused_is_never_delivered() {
+    let rig = rig();
+    let all = TIMERS.iter().fold(message("T"), |message, name| message.property(name, "1"));
+    let each = TIMERS.iter().flat_map(|name| TIMER_VALUES.map(|value| message("T").property(name, value)));
+
+    for timed in each.chain([all.clone(), all.level(0)]) {
+        let answer = rig.ask(timed.request());
+        assert_eq!(answer.code, 1, "{:?}", timed.properties);
+        assert!(answer.remark.unwrap().contains("TIMER_DELIVER_MS"));
+    }
+
+    rig.advance(std::time::Duration::from_secs(7 * 24 * 3600));
+    rig.step();
+    let (first, end) = rig.store.log_range();
+    assert_eq!((max(&rig, "T", 0), end), (0, first), "nothing is in the log");
+}
+
+#[test]
+fn remoting_40_a_level_wins_over_timers_which_are_removed() {
+    let rig = rig();
+    for value in TIMER_VALUES {
+        rig.sent(TIMERS.iter().fold(message("T").level(3), |message, name| message.property(name, value)));
+    }
+
+    rig.advance(std::time::Duration::from_millis(9_999));
+    rig.step();
+    assert_eq!(max(&rig, "T", 0), 0);
+    rig.advance(std::time::Duration::from_millis(1));
+    rig.step();
+
+    let (waited, delivered) = (rig.records("SCHEDULE_TOPIC_XXXX", 2, 0), rig.records("T", 0, 0));
+    assert_eq!((waited.len(), delivered.len()), (TIMER_VALUES.len(), TIMER_VALUES.len()));
+    for record in waited.iter().chain(&delivered) {
+        assert!(TIMERS.iter().all(|name| record.view().properties().get(name).is_none()));
+    }
+}
+
+#[test]
+fn schedule_18_under_synchronous_flush_a_delayed_message_is_answered_once_it_is_durable() {
+    let options = StoreOptions { flush_policy: FlushPolicy::Sync, ..store_options() };
+    let rig = rig_with(BrokerOptions::default(), options);
+    let client = Arc::clone(&rig.client);
+    let mut delayed = message("T").queue(1).level(3);
+    delayed.properties.remove("WAIT");
+
+    assert!(rig.ask_now(&client, delayed.request()).is_none());
+    rig.step();
+    assert_eq!(max(&rig, "SCHEDULE_TOPIC_XXXX", 2), 0, "it does not count yet");
+    rig.store.sync_once().unwrap();
+
+    let answers = client.take_sent();
+    assert_eq!(answers.iter().map(|answer| answer.code).collect::<Vec<_>>(), [0]);
+    assert_eq!(answers[0].ext.get("queueId"), Some("1"));
+    assert_eq!(rig.store.durable(), rig.store.log_range().1);
+    rig.step();
+    assert_eq!(max(&rig, "SCHEDULE_TOPIC_XXXX", 2), 1);
 }
 
 #[test]

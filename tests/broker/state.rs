@@ -63,7 +63,7 @@ fn consumer_offsets_are_at_most_five_seconds_old_after_a_kill() {
 }
 
 #[test]
-fn consumer_offsets_that_lie_beyond_their_queue_are_corrected_at_the_start() {
+fn store_43_consumer_offsets_that_lie_beyond_their_queue_are_corrected_at_the_start() {
     let rig = consumed();
     commit(&rig, "5");
     rig.broker.save();

@@ -71,6 +71,8 @@ fn an_orderly_message_that_keeps_failing_ends_in_the_dead_letter_queue(client: &
     assert_eq!(dead, ["s-0", "s-1"]);
 }
 
+/// schedule 61: the listener sees the original topic of a delayed retry.
+///
 /// When a send-back fails, the Java client sends an ordinary message to the retry topic, with all properties of the failed one.
 fn a_retry_that_the_client_sends_itself_is_delayed_or_dead(client: &Client) {
     let broker = Broker::start();

@@ -58,7 +58,7 @@ fn schedule_49_a_kill_in_the_middle_of_a_delivery_repeats_nothing_and_loses_noth
 }
 
 #[test]
-fn a_deadline_that_passes_while_the_broker_is_down_is_met_at_the_start() {
+fn schedule_34_what_fell_due_while_the_broker_was_down_is_delivered_at_once_at_the_start() {
     let rig = Rig::new("1s 1h");
     rig.send("orders", 1, "overdue");
     rig.send("orders", 2, "not yet");
@@ -69,6 +69,7 @@ fn a_deadline_that_passes_while_the_broker_is_down_is_met_at_the_start() {
     assert_eq!(rig.step(), 1);
 
     assert_eq!(rig.bodies("orders", 0), ["overdue"]);
+    assert_eq!(rig.records("orders", 0)[0].view().stored_at(), START.plus(Duration::from_secs(60)));
     assert_eq!(rig.scheduler.next_deadline(), Some(START.plus(Duration::from_secs(3_600))));
 }
 
@@ -204,6 +205,37 @@ fn waiting_messages_pin_their_segments_until_they_are_delivered() {
     fill(&rig);
     rig.store.retain_once().unwrap();
     assert!(rig.store.log_range().0 > pinned);
+}
+
+#[test]
+fn schedule_23_a_queue_of_the_schedule_topic_goes_on_at_its_offset_after_all_its_entries_expired() {
+    const BEFORE: usize = 250;
+    let mut rig = Rig::with("1s", |options| {
+        options.segment_bytes = 1 << 20;
+        options.reserved_time = Duration::from_secs(1);
+        options.delete_when = (0..24).collect();
+    });
+    send_all(&rig, 1, &numbered(0, BEFORE));
+    rig.run_dry();
+    let last = rig.records(SCHEDULE_TOPIC, 0)[BEFORE - 1].view().end();
+    while rig.store.log_range().1.0 < 2 * rig.options.segment_bytes {
+        rig.send("filler", 0, &"x".repeat(20_000));
+    }
+    rig.advance(60_000);
+
+    rig.store.retain_once().unwrap();
+
+    assert!(rig.store.log_range().0 >= last);
+    for killed in [false, true] {
+        let range = rig.store.queue_range(SCHEDULE_TOPIC, QueueId(0)).unwrap();
+        assert_eq!((range.min.0, range.max.0), (BEFORE as u64, BEFORE as u64));
+        rig = if killed { rig.kill() } else { rig.restart() };
+    }
+    rig.send("orders", 1, "late");
+    let range = rig.store.queue_range(SCHEDULE_TOPIC, QueueId(0)).unwrap();
+    assert_eq!((range.min.0, range.max.0), (BEFORE as u64, BEFORE as u64 + 1));
+    rig.run_dry();
+    assert_eq!(rig.bodies("orders", 0), ["late"]);
 }
 
 #[test]

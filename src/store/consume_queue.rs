@@ -169,7 +169,7 @@ struct Writer {
 }
 
 impl ConsumeQueue {
-    /// Opens a queue, or begins one; nothing is created before the first entry is written. Its range is empty until [`ConsumeQueue::rewind`].
+    /// Opens a queue; nothing is created before the first entry is written. Its range is empty until [`ConsumeQueue::rewind`].
     ///
     /// Strange names are ignored. What a crash left short or took from between two files is made good with zeros, an empty newest file is
     /// removed.
@@ -184,8 +184,32 @@ impl ConsumeQueue {
         queue_id: QueueId,
         file_bytes: u64,
     ) -> Result<Self, StoreError> {
+        let queue = Self::begin(directory, open_files, folder, topic, queue_id, file_bytes);
+        let files = queue.find_files()?;
+        let first = files.0 * queue.file_entries();
+        queue.first.store(first, Ordering::Relaxed);
+        queue.min.store(first, Ordering::Relaxed);
+        queue.max.store(first, Ordering::Relaxed);
+        {
+            let mut writer = queue.writer();
+            writer.files = files;
+            writer.found = files.0 != files.1;
+            writer.next = first;
+        }
+        Ok(queue)
+    }
+
+    /// Begins a queue that has no files.
+    pub(super) fn begin(
+        directory: Arc<dyn Directory>,
+        open_files: Arc<OpenFiles>,
+        folder: PathBuf,
+        topic: Topic,
+        queue_id: QueueId,
+        file_bytes: u64,
+    ) -> Self {
         let owner = AtomicU64::new(open_files.owner().0);
-        let queue = Self {
+        Self {
             topic,
             queue_id,
             directory,
@@ -199,19 +223,7 @@ impl ConsumeQueue {
             dirty: AtomicBool::new(false),
             touched: AtomicBool::new(false),
             writer: Mutex::default(),
-        };
-        let files = queue.find_files()?;
-        let first = files.0 * queue.file_entries();
-        queue.first.store(first, Ordering::Relaxed);
-        queue.min.store(first, Ordering::Relaxed);
-        queue.max.store(first, Ordering::Relaxed);
-        {
-            let mut writer = queue.writer();
-            writer.files = files;
-            writer.found = files.0 != files.1;
-            writer.next = first;
         }
-        Ok(queue)
     }
 
     /// The topic.

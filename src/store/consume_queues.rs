@@ -103,7 +103,7 @@ impl ConsumeQueues {
     /// A queue; it is begun if there is none. Its folder comes with its first entry.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if the topic's name cannot be that of a folder, or what lies there cannot be opened.
+    /// [`StoreError::Io`] if the topic's name cannot be that of a folder.
     pub(super) fn get_or_create(&self, topic: &str, queue_id: QueueId) -> Result<Arc<ConsumeQueue>, StoreError> {
         if let Some(queue) = self.get(topic, queue_id) {
             return Ok(queue);
@@ -114,7 +114,15 @@ impl ConsumeQueues {
             let source = io::Error::new(io::ErrorKind::InvalidInput, reason);
             return Err(StoreError::Io { action: "create a queue in", path, source });
         }
-        let queue = Arc::new(self.open_queue(Topic::from(topic), queue_id)?);
+        // Every queue that has files was found when the store was opened. So nothing is read here: a failed read would lose the entry.
+        let queue = Arc::new(ConsumeQueue::begin(
+            Arc::clone(&self.directory),
+            Arc::clone(&self.open_files),
+            self.queue_folder(topic, queue_id),
+            Topic::from(topic),
+            queue_id,
+            self.file_bytes,
+        ));
         let mut table = self.write_table();
         let of_topic = table.entry(queue.topic().clone()).or_default();
         Ok(Arc::clone(of_topic.entry(queue_id).or_insert(queue)))
@@ -220,9 +228,13 @@ impl ConsumeQueues {
     }
 
     fn open_queue(&self, topic: Topic, queue_id: QueueId) -> Result<ConsumeQueue, StoreError> {
-        let folder = self.folder.join(topic.as_str()).join(queue_id.0.to_string());
+        let folder = self.queue_folder(&topic, queue_id);
         let open_files = Arc::clone(&self.open_files);
         ConsumeQueue::open(Arc::clone(&self.directory), open_files, folder, topic, queue_id, self.file_bytes)
+    }
+
+    fn queue_folder(&self, topic: &str, queue_id: QueueId) -> PathBuf {
+        self.folder.join(topic).join(queue_id.0.to_string())
     }
 
     /// Names of the folders in a folder; what else is there is ignored with a warning.

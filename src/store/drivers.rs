@@ -142,7 +142,6 @@ fn dispatch(store: &MessageStore) {
                 }
                 if store.dispatcher.is_failing() {
                     pause.after_failure();
-                    store.dispatcher.round(&[], false);
                 } else {
                     thread::park();
                 }

@@ -386,6 +386,10 @@ impl MessageStore {
         let limit = self.readable();
         let from = dispatching.position;
         if from >= limit {
+            if self.dispatcher.is_failing() {
+                // What could not be written is tried again.
+                self.dispatcher.round(&[], false);
+            }
             return Ok(false);
         }
         let Some(segment) = self.log.segment_at(from) else {
@@ -474,9 +478,12 @@ impl MessageStore {
         if self.durable() < position {
             self.sync_once()?;
         }
-        first_error(self.dispatcher.queues.sync()).map_or(Ok(()), Err)?;
-        if let Some(index) = &self.dispatcher.index {
-            index.sync()?;
+        let queues = first_error(self.dispatcher.queues.sync());
+        let index = self.dispatcher.index.as_ref().and_then(|index| index.sync().err());
+        if let Some(error) = queues.or(index) {
+            // No later sync tells whether those pages were saved, so no later checkpoint could be true: the next start writes them again.
+            self.health.fail(&format!("{error}: {}", source_of(&error)));
+            return Err(error);
         }
         let stored_at = Timestamp(last.map_or(0, |last| last.stored_at));
         let confirmed = i64::try_from(position.0).unwrap_or(i64::MAX);
@@ -513,6 +520,11 @@ impl MessageStore {
     pub(super) fn io_error(&self, action: &'static str, path: &Path, source: std::io::Error) -> StoreError {
         StoreError::Io { action, path: self.env.directory.display(path), source }
     }
+}
+
+/// What lies behind an error.
+fn source_of(error: &StoreError) -> String {
+    std::error::Error::source(error).map_or_else(String::new, ToString::to_string)
 }
 
 /// What a checkpoint says of the record that ends at it.

@@ -2,9 +2,13 @@
 //!
 //! Restores come in queue order, so nearly every look-up is answered by the block at hand. Belongs to the dispatching thread.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    ops::Range,
+};
 
-use super::DelayLevel;
+use super::{DelayLevel, stamp::Generation};
 use crate::{
     model::{PhysicalOffset, QueueOffset, SCHEDULE_TOPIC},
     store::{MessageStore, QueueEntry},
@@ -17,6 +21,21 @@ const BLOCK_ENTRIES: usize = 512;
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     blocks: BTreeMap<DelayLevel, Block>,
+    /// Restored records whose entries could not be read yet, in the order of the log.
+    pub(super) unresolved: VecDeque<Origin>,
+}
+
+/// What a restored record says of the waiting one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) level: DelayLevel,
+    pub(super) generation: Generation,
+    /// Where the waiting record ends.
+    pub(super) end: PhysicalOffset,
+    /// Where the restored record begins.
+    pub(super) restored_at: PhysicalOffset,
+    /// Whether it was found during recovery.
+    pub(super) replay: bool,
 }
 
 #[derive(Debug, Default)]
@@ -27,35 +46,46 @@ struct Block {
 
 impl Entries {
     /// The entry at a queue offset, if the queue has it.
-    pub(super) fn at(&mut self, store: &MessageStore, level: DelayLevel, queue_offset: u64) -> Option<QueueEntry> {
+    ///
+    /// # Errors
+    /// As the directory gives them: a later try may succeed.
+    pub(super) fn at(
+        &mut self,
+        store: &MessageStore,
+        level: DelayLevel,
+        queue_offset: u64,
+    ) -> io::Result<Option<QueueEntry>> {
         let block = self.blocks.entry(level).or_default();
         let index = |block: &Block| usize::try_from(queue_offset.checked_sub(block.first)?).ok();
         if let Some(entry) = index(block).and_then(|index| block.entries.get(index)) {
-            return Some(*entry);
+            return Ok(Some(*entry));
         }
-        block.first = queue_offset;
-        block.entries = read(store, level, queue_offset, BLOCK_ENTRIES);
-        block.entries.first().copied()
+        let entries = try_read(store, level, queue_offset, BLOCK_ENTRIES)?;
+        *block = Block { first: queue_offset, entries };
+        Ok(block.entries.first().copied())
     }
 
     /// The entry within `range` whose record ends at `end`: positions ascend within a queue.
+    ///
+    /// # Errors
+    /// As the directory gives them: a later try may succeed.
     pub(super) fn ending_at(
         store: &MessageStore,
         level: DelayLevel,
         range: Range<u64>,
         end: PhysicalOffset,
-    ) -> Option<(u64, QueueEntry)> {
+    ) -> io::Result<Option<(u64, QueueEntry)>> {
         let Range { start: mut low, end: mut high } = range;
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = *read(store, level, middle, 1).first()?;
+            let Some(entry) = try_read(store, level, middle, 1)?.first().copied() else { return Ok(None) };
             match end_of(&entry).cmp(&end) {
                 std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Some((middle, entry)),
+                std::cmp::Ordering::Equal => return Ok(Some((middle, entry))),
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
-        None
+        Ok(None)
     }
 
     /// Forgets what was read of a level: its queue changed.
@@ -67,6 +97,10 @@ impl Entries {
 /// The position behind the record of an entry.
 pub(super) fn end_of(entry: &QueueEntry) -> PhysicalOffset {
     entry.position.plus(u64::from(entry.bytes))
+}
+
+fn try_read(store: &MessageStore, level: DelayLevel, from: u64, count_max: usize) -> io::Result<Vec<QueueEntry>> {
+    store.try_queue_entries(SCHEDULE_TOPIC, level.queue_id(), QueueOffset(from), count_max)
 }
 
 /// The entries of a level's queue; fewer at the end of the queue or of a file.

@@ -8,7 +8,6 @@ use std::{
 use super::{
     DelayOptions, LEVELS_KEY, RealTopics, Tick, admission,
     driver::{Bell, Driver},
-    entries::Entries,
     figures::figures,
     generations::Generations,
     levels::DelayLevel,
@@ -31,11 +30,10 @@ const NAME: &str = "levels";
 ///
 /// Without a thread until [`Plugin::start`]: a test drives it by [`LevelScheduler::tick`].
 ///
-/// Each lock is taken alone: `generations` under the append lock or during recovery, `entries` on the dispatching thread.
+/// Each lock is taken alone: `generations` under the append lock or during recovery.
 pub struct LevelScheduler {
     scheduler: Arc<Scheduler>,
     generations: Mutex<Generations>,
-    entries: Mutex<Entries>,
     driver: Mutex<Option<Driver>>,
     bell: Mutex<Option<Arc<Bell>>>,
 }
@@ -46,7 +44,6 @@ impl LevelScheduler {
         Self {
             scheduler: Arc::new(Scheduler::new(options, topics)),
             generations: Mutex::default(),
-            entries: Mutex::default(),
             driver: Mutex::default(),
             bell: Mutex::default(),
         }
@@ -96,7 +93,6 @@ impl Plugin for LevelScheduler {
             generations.found(level, generation, duration);
         }
         *self.generations.lock().unwrap_or_else(PoisonError::into_inner) = generations;
-        *self.entries.lock().unwrap_or_else(PoisonError::into_inner) = Entries::default();
         Ok(believed)
     }
 
@@ -105,9 +101,7 @@ impl Plugin for LevelScheduler {
     }
 
     fn dispatched(&self, record: &Dispatched<'_>) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = self.scheduler.dispatched(record, &mut entries);
-        drop(entries);
+        let waiting = self.scheduler.dispatched(record);
         if let Some((level, generation, duration)) = waiting.filter(|_| record.replay) {
             self.generations.lock().unwrap_or_else(PoisonError::into_inner).found(level, generation, duration);
         }

@@ -8,11 +8,11 @@
 //! time. A run whose batch cannot be appended pauses, longer with each failure, and goes on at the same record; the others go on meanwhile. A
 //! record that cannot be read is set aside, tried again for a while, and then parked.
 //!
-//! There is one lock, around the state. It is never held across a call into the store, into [`RealTopics`], or while a record is built.
+//! There are two locks, around the entries read and around the state, taken in this order. The second is never held across a call into the store, into [`RealTopics`], or while a record is built.
 
 use std::{
     collections::BTreeMap,
-    mem,
+    io, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 use super::{
     DelayLevel, DelayOptions, RealTopics,
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset, VERSION_STEP},
-    entries::{self, Entries, end_of},
+    entries::{self, Entries, Origin, end_of},
     park::marker,
     progress::{LevelProgress, Pause, Progress, Taken, Waiting},
     restore::{DelayProperties, Look, Source, TopicNames, Unrestorable, deliver_at, look},
@@ -50,6 +50,8 @@ pub(super) struct Scheduler {
     topics: Arc<dyn RealTopics>,
     handle: OnceLock<StoreHandle>,
     state: Mutex<State>,
+    /// Nearly always the dispatching thread's.
+    entries: Mutex<Entries>,
     /// Belongs to the tick in hand.
     names: Mutex<TopicNames>,
 }
@@ -64,6 +66,8 @@ struct State {
     wake: bool,
     /// The scheduler waits until dispatch has caught up.
     blocked: bool,
+    /// There are restored records whose entries could not be read: nothing is restored until they are; then they are tried again.
+    unresolved_until: Option<Timestamp>,
     /// What the run that was served last had been served before: a run that was idle starts from here.
     served_floor: u64,
     counts: Counts,
@@ -176,7 +180,14 @@ enum BatchEnd {
 
 impl Scheduler {
     pub(super) fn new(options: DelayOptions, topics: Arc<dyn RealTopics>) -> Self {
-        Self { options, topics, handle: OnceLock::new(), state: Mutex::default(), names: Mutex::default() }
+        Self {
+            options,
+            topics,
+            handle: OnceLock::new(),
+            state: Mutex::default(),
+            entries: Mutex::default(),
+            names: Mutex::default(),
+        }
     }
 
     pub(super) fn attach(&self, handle: StoreHandle) {
@@ -188,6 +199,10 @@ impl Scheduler {
     /// The store, as long as it lives.
     pub(super) fn store(&self) -> Option<Arc<MessageStore>> {
         self.handle.get().and_then(StoreHandle::store)
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -216,6 +231,7 @@ impl Scheduler {
         if state.is_none() {
             recovered.believed = file.offsets;
         }
+        *self.entries() = Entries::default();
         *self.state() = recovered;
         true
     }
@@ -226,28 +242,25 @@ impl Scheduler {
     }
 
     /// Takes note of a record. Says of a waiting record which level, generation and duration it has.
-    pub(super) fn dispatched(
-        &self,
-        dispatched: &Dispatched<'_>,
-        entries: &mut Entries,
-    ) -> Option<(DelayLevel, Generation, Duration)> {
+    pub(super) fn dispatched(&self, dispatched: &Dispatched<'_>) -> Option<(DelayLevel, Generation, Duration)> {
         let record = dispatched.record;
         if record.topic() == SCHEDULE_TOPIC {
-            return record.sys_flag().is_queued().then(|| self.waits(dispatched, entries));
+            return record.sys_flag().is_queued().then(|| self.waits(dispatched));
         }
         if record.prepared_offset() > 0 {
-            self.restored(dispatched, entries);
+            self.restored(dispatched);
         }
         None
     }
 
-    fn waits(&self, dispatched: &Dispatched<'_>, entries: &mut Entries) -> (DelayLevel, Generation, Duration) {
+    fn waits(&self, dispatched: &Dispatched<'_>) -> (DelayLevel, Generation, Duration) {
         let record = dispatched.record;
         let level = DelayLevel::of_queue(record.queue_id());
         let stamp = Stamp::from_field(record.prepared_offset());
         let queue_offset = record.queue_offset().0;
         let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
 
+        let mut entries = self.entries();
         let mut state = self.state();
         let mut longest = state.progress.longest(level, &self.options.levels);
         let believed = state.believed.get(&level).copied().unwrap_or(0);
@@ -281,9 +294,36 @@ impl Scheduler {
     }
 
     /// A record whose field may be an origin. It counts only if it names an entry that waits.
-    fn restored(&self, dispatched: &Dispatched<'_>, entries: &mut Entries) {
-        let Some((level, generation, end)) = origin_of(dispatched) else { return };
-        let Some(store) = self.store() else { return };
+    fn restored(&self, dispatched: &Dispatched<'_>) {
+        let Some(origin) = origin_of(dispatched) else { return };
+        self.entries().unresolved.push_back(origin);
+        self.resolve();
+    }
+
+    /// Finds the entries of restored records; whether all were found that can be. What cannot be read now is kept, and all behind it: taken for
+    /// "does not wait", a message would be restored again.
+    fn resolve(&self) -> bool {
+        let mut entries = self.entries();
+        while let Some(origin) = entries.unresolved.front().copied() {
+            let Some(store) = self.store() else { return false };
+            if let Err(error) = self.take(&store, &origin, &mut entries) {
+                let until = store.now().plus(PAUSE_MIN);
+                if self.state().unresolved_until.replace(until).is_none() {
+                    let physical_offset = origin.restored_at.0;
+                    tracing::error!(delay_level = %origin.level, physical_offset, %error, "cannot read what a restored record comes from; trying again");
+                }
+                return false;
+            }
+            entries.unresolved.pop_front();
+        }
+        drop(entries);
+        self.state().unresolved_until = None;
+        true
+    }
+
+    /// Takes the entry of a restored record out of what waits.
+    fn take(&self, store: &MessageStore, origin: &Origin, entries: &mut Entries) -> io::Result<()> {
+        let Origin { level, generation, end, .. } = *origin;
         let ranges = || {
             let state = self.state();
             let runs = state.progress.levels.get(&level).map_or(&[][..], |level| &level.runs);
@@ -291,22 +331,26 @@ impl Scheduler {
             ranges.collect::<Vec<_>>()
         };
         let ranges = ranges();
-        let in_order = ranges.first().and_then(|range| {
-            let entry = entries.at(&store, level, range.start)?;
-            (end_of(&entry) == end).then_some((range.start, entry))
-        });
-        let found =
-            in_order.or_else(|| ranges.iter().find_map(|range| Entries::ending_at(&store, level, range.clone(), end)));
+        let mut found = None;
+        if let Some(range) = ranges.first() {
+            let first = entries.at(store, level, range.start)?.filter(|entry| end_of(entry) == end);
+            found = first.map(|entry| (range.start, entry));
+        }
+        for range in &ranges {
+            if found.is_none() {
+                found = Entries::ending_at(store, level, range.clone(), end)?;
+            }
+        }
         let Some((queue_offset, entry)) = found else {
             self.state().counts.not_waiting += 1;
-            return;
+            return Ok(());
         };
         let is_last = ranges.iter().any(|range| range.end == queue_offset + 1);
-        let next = if is_last { None } else { entries.at(&store, level, queue_offset + 1) };
+        let next = if is_last { None } else { entries.at(store, level, queue_offset + 1)? };
         let next_position = next.map_or(end, |next| next.position);
 
         let mut state = self.state();
-        let Some(progress) = state.progress.levels.get_mut(&level) else { return };
+        let Some(progress) = state.progress.levels.get_mut(&level) else { return Ok(()) };
         let taken = progress.take(queue_offset, entry.bytes, next_position);
         match taken {
             Taken::InOrder => {}
@@ -316,15 +360,16 @@ impl Scheduler {
                     delay_level = %level,
                     queue_offset,
                     skipped,
-                    physical_offset = dispatched.position.0,
+                    physical_offset = origin.restored_at.0,
                     "restored records are missing before this one; their messages are restored again"
                 );
             }
             Taken::NotWaiting | Taken::TooManyRuns => state.counts.not_waiting += 1,
         }
-        if !dispatched.replay {
+        if !origin.replay {
             state.version.delivered += 1;
         }
+        Ok(())
     }
 
     /// Ends a round of dispatch; whether the sleeping driver must be woken.
@@ -351,8 +396,12 @@ impl Scheduler {
         self.state().progress.oldest_position()
     }
 
-    /// The state for the checkpoint; [`Scheduler::export`] writes what belongs to it.
+    /// The state for the checkpoint; [`Scheduler::export`] writes what belongs to it. Empty if it is not known now: a recovery does not believe it
+    /// then, and reads the whole log.
     pub(super) fn to_state(&self) -> Vec<u8> {
+        if !self.resolve() {
+            return Vec::new();
+        }
         let now = self.store().map(|store| store.now());
         let mut state = self.state();
         state.exported = state.delay_offset(now);
@@ -363,7 +412,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the directory gives them.
-    pub(super) fn export(&self) -> std::io::Result<()> {
+    pub(super) fn export(&self) -> io::Result<()> {
         let Some(store) = self.store() else { return Ok(()) };
         let file = self.state().exported.clone();
         let state_file = store.state_file(DELAY_OFFSET_FILE);
@@ -402,6 +451,11 @@ impl Scheduler {
     pub(super) fn tick(&self, now: Timestamp) -> Tick {
         let Some(store) = self.store() else { return Tick { closed: true, ..Tick::default() } };
         let mut tick = Tick::default();
+        let unresolved_until = self.state().unresolved_until;
+        if unresolved_until.is_some() && !self.resolve() {
+            tick.next_deadline = self.next_deadline();
+            return tick;
+        }
         let job = self.state().pick(now, &self.options);
         if let Some(job) = job {
             if self.is_too_far_ahead(&store) {
@@ -589,6 +643,9 @@ impl Scheduler {
 
 impl State {
     fn next_deadline(&self) -> Option<Timestamp> {
+        if self.unresolved_until.is_some() {
+            return self.unresolved_until;
+        }
         self.progress.levels.values().flat_map(|level| &level.runs).filter_map(super::progress::Run::due).min()
     }
 
@@ -694,13 +751,19 @@ impl Job {
     }
 }
 
-/// Level, generation and end of the waiting record, if a record is the restored form of one, or its marker.
-fn origin_of(dispatched: &Dispatched<'_>) -> Option<(DelayLevel, Generation, PhysicalOffset)> {
+/// What a record says of a waiting one, if it is the restored form of one, or its marker.
+fn origin_of(dispatched: &Dispatched<'_>) -> Option<Origin> {
     let stamp = Stamp::from_field(dispatched.record.prepared_offset());
     let end = stamp.end().filter(|end| *end <= dispatched.position)?;
     let properties = DelayProperties::of(dispatched.record.properties());
     properties.real_topic.and(properties.real_queue)?;
-    Some((properties.level?, stamp.generation, end))
+    Some(Origin {
+        level: properties.level?,
+        generation: stamp.generation,
+        end,
+        restored_at: dispatched.position,
+        replay: dispatched.replay,
+    })
 }
 
 fn longer(before: Option<Pause>, now: Timestamp) -> Pause {

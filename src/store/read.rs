@@ -211,6 +211,20 @@ impl MessageStore {
         queue.map_or(Vec::new(), |queue| self.queue_entries_of(&queue, from, count_max))
     }
 
+    /// As [`MessageStore::queue_entries`], but a failed read is told apart from entries that are not there.
+    ///
+    /// # Errors
+    /// As the directory gives them: a later try may succeed.
+    pub fn try_queue_entries(
+        &self,
+        topic: &str,
+        queue_id: QueueId,
+        from: QueueOffset,
+        count_max: usize,
+    ) -> std::io::Result<Vec<QueueEntry>> {
+        self.dispatcher.queues.get(topic, queue_id).map_or(Ok(Vec::new()), |queue| queue.read(from, count_max))
+    }
+
     fn queue_entries_of(&self, queue: &ConsumeQueue, from: QueueOffset, count_max: usize) -> Vec<QueueEntry> {
         queue.read(from, count_max).unwrap_or_else(|error| {
             let (topic, queue_id) = (queue.topic(), queue.queue_id());

@@ -30,6 +30,7 @@ mod runner;
 mod stories;
 mod workload;
 
+use machine::End;
 use workload::Simulation;
 
 /// Seeds that every run of the tests tries.
@@ -38,6 +39,23 @@ const SEEDS: u64 = 120;
 #[test]
 fn nothing_is_lost_early_repeated_or_out_of_order_whatever_happens() {
     runner::run(SEEDS);
+}
+
+#[test]
+fn nothing_is_lost_or_repeated_at_whatever_step_of_a_fixed_piece_of_work_the_machine_stops() {
+    for seed in [0, 1] {
+        let mut step = 0;
+        let mut reached = true;
+        while reached {
+            step += 1;
+            for end in [End::Kill, End::PowerLoss(step)] {
+                reached = runner::told(&format!("step {step} of seed {seed}, {end:?}"), |history| {
+                    Simulation::new(seed, history, false).run_fixed(step, end)
+                });
+            }
+        }
+        eprintln!("seed {seed}: the machine stopped at each of {} steps", step - 1);
+    }
 }
 
 #[test]

@@ -69,17 +69,26 @@ pub(crate) fn run(seeds: u64) {
 
 /// Runs one seed.
 fn run_seed(seed: u64, verbose: bool) -> Result<u64, String> {
+    catch(&format!("seed {seed}"), |history| Simulation::new(seed, history, verbose).run()).map_err(|failure| {
+        format!(
+            "{failure}\nto run it again: LATERMQ_SIM_SEED={seed} cargo test --test simulation whatever_happens -- --nocapture"
+        )
+    })
+}
+
+/// Runs something; if it panics, says what it was and what it did.
+pub(crate) fn told<T>(what: &str, run: impl FnOnce(History) -> T) -> T {
+    catch(what, run).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// Runs something; a panic becomes an error that says what was run and what it did.
+pub(crate) fn catch<T>(what: &str, run: impl FnOnce(History) -> T) -> Result<T, String> {
     let history = History::default();
     let told = history.clone();
-    let ran = panic::catch_unwind(AssertUnwindSafe(|| Simulation::new(seed, told, verbose).run()));
-    ran.map_err(|panic| {
+    panic::catch_unwind(AssertUnwindSafe(|| run(told))).map_err(|panic| {
         let history = history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let shown = &history[history.len().saturating_sub(ACTIONS_SHOWN)..];
-        format!(
-            "seed {seed} failed: {}\nlast actions:\n  {}\nto run it again: LATERMQ_SIM_SEED={seed} cargo test --test simulation whatever_happens",
-            text(&*panic),
-            shown.join("\n  ")
-        )
+        format!("{what} failed: {}\nlast actions:\n  {}", text(&*panic), shown.join("\n  "))
     })
 }
 

@@ -1,6 +1,8 @@
 //! What happens, drawn from the seed.
 
 use std::{
+    io::ErrorKind,
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -8,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use latermq::{
     delay::{DelayLevel, LevelTable},
-    env::Clock,
+    env::{Clock, Directory, Operation},
     model::{Properties, Timestamp},
     store::{AppendError, FlushPolicy, StoreError},
 };
@@ -31,6 +33,17 @@ const TABLES: [&str; 5] = [
     "1h 1m 1s 1s 1s",
     "5s 1s 1h 30s 2m 10m 1d 2d 3s",
 ];
+/// Files that are lost together between two processes.
+const DERIVED: [&str; 4] =
+    ["index", "config/delayOffset.json", "config/delayOffset.json config/delayOffset.json.bak", "config"];
+/// The same, but these say how far the log was durable: without them what a power loss tore cannot be told from damage.
+const CHECKPOINTS: [&str; 5] = [
+    "checkpoint",
+    "abort",
+    "latermq.checkpoint",
+    "latermq.checkpoint latermq.checkpoint.bak",
+    "latermq.checkpoint latermq.checkpoint.bak checkpoint",
+];
 /// Actions of a simulation.
 const ACTIONS: u32 = 250;
 
@@ -44,6 +57,14 @@ pub(crate) struct Simulation {
     verbose: bool,
     /// What becomes of the machine when it stops at a planned step.
     planned_end: Option<End>,
+    /// The power went, and no process has recovered since.
+    power_lost: bool,
+    /// A checkpoint was removed, and no process has recovered since.
+    checkpoint_lost: bool,
+    /// Whether operations on the disk fail now and then.
+    faulty: bool,
+    /// Whether the disk is full.
+    full: bool,
     /// Answers of syncs to those who wait.
     answers: Arc<Mutex<Vec<(Id, bool)>>>,
     last_store_time: Timestamp,
@@ -63,6 +84,10 @@ impl Simulation {
             history,
             verbose,
             planned_end: None,
+            power_lost: false,
+            checkpoint_lost: false,
+            faulty: false,
+            full: false,
             answers: Arc::default(),
             last_store_time: Timestamp(i64::MIN),
             trace: seed,
@@ -83,6 +108,46 @@ impl Simulation {
         mix(self.trace, self.machine.trace())
     }
 
+    /// A fixed piece of work during which the machine stops at a step, counted from 1; then everything arrives. Says whether the step was reached.
+    pub(crate) fn run_fixed(mut self, step: u64, end: End) -> bool {
+        self.machine.directory.crash_at(step);
+        self.planned_end = Some(end);
+        let started = self.machine.start().is_ok();
+        for round in 0..4 {
+            if !started || self.machine.must_end() {
+                break;
+            }
+            self.settle_unless_ended();
+            for level in [0, 1, 2, 3, 3, 1] {
+                self.send_one(level);
+            }
+            self.sync();
+            self.work();
+            self.machine.advance(Duration::from_secs(4));
+            self.tick();
+            self.send_batch();
+            self.work();
+            if round % 2 == 1 {
+                self.checkpoint();
+            }
+            if round == 2 && !self.machine.must_end() {
+                let _ = self.machine.stop();
+                self.collect_answers();
+                if self.machine.must_end() || self.machine.start().is_err() {
+                    break;
+                }
+            }
+        }
+        let reached = self.machine.directory.has_stopped();
+        self.collect_answers();
+        self.after_quietly(end);
+        self.drain();
+        if let Err(wrong) = oracle::judge(&self.ledger, &self.reader) {
+            panic!("{wrong}");
+        }
+        reached
+    }
+
     fn say(&mut self, what: &str) {
         self.trace = what.bytes().fold(self.trace, |trace, byte| mix(trace, u64::from(byte)));
         let what = format!("{what} [{:x}]", self.machine.trace());
@@ -93,6 +158,14 @@ impl Simulation {
     }
 
     fn act(&mut self) {
+        match self.rng.u32(..100) {
+            98 => self.plan_fault(),
+            99 => self.fill_disk(),
+            _ => self.act_without_faults(),
+        }
+    }
+
+    fn act_without_faults(&mut self) {
         match self.rng.u32(..100) {
             0..25 => self.send(),
             25..28 => self.send_batch(),
@@ -138,11 +211,15 @@ impl Simulation {
     fn send(&mut self) {
         for _ in 0..self.rng.u32(1..4) {
             let level = if self.rng.u32(..4) == 0 { 0 } else { self.rng.u32(1..12) };
-            let message = self.draw_message(level);
-            let id = self.ledger.sending(message);
-            let appended = self.machine.process().store.append(self.ledger.draft(id));
-            self.sent(&[id], appended.map(|appended| vec![appended.end]));
+            self.send_one(level);
         }
+    }
+
+    fn send_one(&mut self, level: u32) {
+        let message = self.draw_message(level);
+        let id = self.ledger.sending(message);
+        let appended = self.machine.process().store.append(self.ledger.draft(id));
+        self.sent(&[id], appended.map(|appended| vec![appended.end]));
     }
 
     fn send_batch(&mut self) {
@@ -182,7 +259,7 @@ impl Simulation {
             }
             Err(error) => {
                 self.say(&format!("send {ids:?} failed: {error}"));
-                assert!(self.machine.must_end(), "a send failed without a fault: {error}");
+                assert!(self.may_fail(), "a send failed without a fault: {error}");
             }
         }
     }
@@ -208,7 +285,7 @@ impl Simulation {
     fn sync(&mut self) {
         let synced = self.machine.process().store.sync_once();
         self.say(&format!("sync: {}", outcome(&synced)));
-        assert!(synced.is_ok() || self.machine.must_end(), "{synced:?}");
+        assert!(synced.is_ok() || self.may_fail(), "{synced:?}");
     }
 
     fn dispatch(&mut self) {
@@ -236,13 +313,77 @@ impl Simulation {
     fn checkpoint(&mut self) {
         let done = self.machine.process().store.checkpoint_once();
         self.say(&format!("checkpoint: {}", outcome(&done)));
-        assert!(done.is_ok() || self.machine.must_end(), "{done:?}");
+        assert!(done.is_ok() || self.may_fail(), "{done:?}");
     }
 
     fn retain(&mut self) {
+        if self.faulty {
+            // Readers do not read while the disk fails, and must not miss what is deleted.
+            return;
+        }
         let done = self.machine.process().store.retain_once();
         self.say(&format!("retain: {}", outcome(&done)));
-        assert!(done.is_ok() || self.machine.must_end(), "{done:?}");
+        assert!(done.is_ok() || self.may_fail(), "{done:?}");
+    }
+
+    // Faults.
+
+    /// Whether an operation may fail now.
+    fn may_fail(&self) -> bool {
+        self.machine.must_end() || self.faulty || self.full
+    }
+
+    fn plan_fault(&mut self) {
+        let operations = [
+            Operation::Read,
+            Operation::Write,
+            Operation::Sync,
+            Operation::Create,
+            Operation::Rename,
+            Operation::Remove,
+        ];
+        let operation = *self.rng.choice(&operations).unwrap();
+        let folder = *self.rng.choice(&["", "commitlog", "consumequeue", "index", "config"]).unwrap();
+        let (after, times) = (self.rng.u64(..6), self.rng.u64(1..4));
+        self.machine.directory.fail_under(Path::new(folder), operation, after, ErrorKind::Other, times);
+        self.faulty = true;
+        self.say(&format!("{operation:?} under {folder:?} fails {times} times after {after}"));
+        for _ in 0..self.rng.u32(1..12) {
+            self.act_without_faults();
+            self.settle();
+            if !self.faulty {
+                return;
+            }
+        }
+        self.heal();
+        self.settle();
+    }
+
+    fn fill_disk(&mut self) {
+        let Ok(space) = self.machine.directory.space() else { return };
+        self.machine.directory.set_capacity(space.total - space.free + self.rng.u64(..100_000));
+        self.full = true;
+        self.say("the disk is nearly full");
+        for _ in 0..self.rng.u32(1..12) {
+            self.act_without_faults();
+            self.settle();
+        }
+        self.heal();
+        self.settle();
+    }
+
+    /// The disk works again, and has room.
+    fn heal(&mut self) {
+        self.machine.directory.heal();
+        self.machine.directory.set_capacity(1 << 40);
+        (self.faulty, self.full) = (false, false);
+        self.say("the disk is well");
+        if !self.machine.must_end() {
+            // What is tried again now and then.
+            self.machine.process().store.dispatch_once(u64::MAX);
+            let retained = self.machine.process().store.retain_once();
+            self.say(&format!("retain: {}", outcome(&retained)));
+        }
     }
 
     // Time.
@@ -272,7 +413,7 @@ impl Simulation {
     // Ends.
 
     fn draw_end(&mut self) -> End {
-        if self.rng.bool() { End::Kill } else { End::PowerLoss(self.rng.u64(..)) }
+        if self.checkpoint_lost || self.rng.bool() { End::Kill } else { End::PowerLoss(self.rng.u64(..)) }
     }
 
     fn plan_stop(&mut self) {
@@ -293,7 +434,7 @@ impl Simulation {
             let end = self.planned_end.take().unwrap_or(End::Kill);
             self.after(end);
         } else {
-            assert!(stopped.is_ok(), "{stopped:?}");
+            assert!(stopped.is_ok() || self.may_fail(), "{stopped:?}");
             let end = if self.rng.bool() { Some(self.draw_end()) } else { None };
             match end {
                 Some(end) => self.after(end),
@@ -309,18 +450,53 @@ impl Simulation {
     }
 
     fn after(&mut self, end: End) {
+        self.cease(end);
+        self.restart();
+    }
+
+    /// As [`Simulation::after`], but nothing else happens before the next process runs.
+    fn after_quietly(&mut self, end: End) {
+        self.cease(end);
+        self.machine.start().expect("the store opens");
+    }
+
+    fn cease(&mut self, end: End) {
         self.planned_end = None;
+        self.faulty = false;
         self.say(&format!("{end:?}"));
         let durable = self.machine.end(end);
         if matches!(end, End::PowerLoss(_)) {
+            self.power_lost = true;
             self.ledger.lose_unsynced(durable);
             self.reader.forget_unsynced(durable);
         }
-        self.restart();
+    }
+
+    fn settle_unless_ended(&mut self) {
+        if !self.machine.must_end() {
+            self.settle();
+        }
+    }
+
+    /// Removes files that can be made again from the log.
+    fn lose_derived(&mut self) {
+        let is_checkpoint = !self.power_lost && self.rng.bool();
+        let lost = *self.rng.choice(if is_checkpoint { &CHECKPOINTS[..] } else { &DERIVED[..] }).unwrap();
+        self.checkpoint_lost |= is_checkpoint;
+        self.say(&format!("{lost} is lost"));
+        for path in lost.split(' ').map(Path::new) {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            self.machine.directory.remove(path).unwrap();
+            // The folder may be gone itself.
+            let _ = self.machine.directory.sync_folder(folder);
+        }
     }
 
     /// Starts a process, however often that is interrupted.
     fn restart(&mut self) {
+        if !self.faulty && self.rng.u32(..12) == 0 {
+            self.lose_derived();
+        }
         if self.rng.u32(..4) == 0 {
             self.machine.settings.levels = levels(&mut self.rng);
         }
@@ -336,9 +512,15 @@ impl Simulation {
         let started = self.machine.start();
         self.say(&format!("start {:?}: {}", self.machine.settings, outcome(&started)));
         if let Err(error) = started {
-            assert!(self.machine.must_end(), "the store does not open: {error:?}");
+            assert!(self.may_fail(), "the store does not open: {error:?}");
+            if self.full {
+                self.machine.directory.set_capacity(1 << 40);
+                self.full = false;
+            }
             let end = self.planned_end.take().unwrap_or(End::Kill);
             self.after(end);
+        } else {
+            (self.power_lost, self.checkpoint_lost) = (false, false);
         }
     }
 
@@ -347,7 +529,10 @@ impl Simulation {
         self.collect_answers();
         if self.machine.must_end() {
             let reasons = self.machine.fatal_reasons();
-            assert!(reasons.is_empty() || self.planned_end.is_some(), "the process ended without a fault: {reasons:?}");
+            assert!(
+                reasons.is_empty() || self.planned_end.is_some() || self.faulty || self.full,
+                "the process ended without a fault: {reasons:?}"
+            );
             let end = self.planned_end.unwrap_or(End::Kill);
             self.end(end);
             return;
@@ -356,7 +541,9 @@ impl Simulation {
         let store = &self.machine.process().store;
         let (first, written) = store.log_range();
         assert!(first <= store.durable() && store.durable() <= written, "{first} {} {written}", store.durable());
-        self.reader.read(&self.machine, &self.ledger);
+        if !self.faulty {
+            self.reader.read(&self.machine, &self.ledger);
+        }
     }
 
     fn collect_answers(&mut self) {

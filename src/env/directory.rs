@@ -48,7 +48,7 @@ pub enum Allocation {
 /// How full the file system is that holds the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Size of the file system in bytes.
+    /// Bytes in use and bytes that this process may still use, together.
     pub total: u64,
     /// Bytes that this process may still use.
     pub free: u64,

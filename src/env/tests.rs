@@ -270,3 +270,15 @@ tests_of_every_directory! {
         assert!(directory.display(path("a/f")).ends_with("/a/f"));
     }
 }
+
+#[test]
+fn store_46_the_used_part_of_a_disk_is_what_df_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let used = FsDirectory::open(folder.path()).unwrap().space().unwrap().used_percent();
+
+    let df = std::process::Command::new("df").arg("-P").arg(folder.path()).output().unwrap();
+
+    let line = String::from_utf8(df.stdout).unwrap().lines().nth(1).unwrap().to_owned();
+    let said: u64 = line.split_whitespace().nth(4).unwrap().trim_end_matches('%').parse().unwrap();
+    assert!(used.abs_diff(said) <= 1, "{used} % here, {said} % there");
+}

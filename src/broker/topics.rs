@@ -11,8 +11,8 @@ use tracing::{info, warn};
 use super::{BrokerOptions, blocking::blocking, failure::Failure, perm, table_file::TableFile};
 use crate::{
     model::{
-        DLQ_PREFIX, PhysicalOffset, QueueId, QueueOffset, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC,
-        TOPIC_BYTES_MAX, Topic, is_system_topic,
+        DLQ_PREFIX, PARKING_TOPIC, PhysicalOffset, QueueId, QueueOffset, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX,
+        SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic, is_system_topic,
     },
     protocol::{
         ResponseCode,
@@ -363,6 +363,7 @@ impl Topics {
         add(broker, 1, if options.broker_topic { all } else { read_write });
         add("OFFSET_MOVED_EVENT", 1, read_write);
         add(SCHEDULE_TOPIC, options.schedule_queues, read_write);
+        add(PARKING_TOPIC, options.schedule_queues, perm::READ);
         if options.trace_topic {
             add("RMQ_SYS_TRACE_TOPIC", 1, read_write);
         }
@@ -378,11 +379,21 @@ impl Topics {
         } else {
             state.table.remove(AUTO_CREATE_TOPIC);
         }
-        let levels = i32::try_from(options.schedule_queues).unwrap_or(i32::MAX);
-        if let Some(schedule) = state.table.get_mut(SCHEDULE_TOPIC) {
-            let schedule = Arc::make_mut(schedule);
-            schedule.read_queue_nums = schedule.read_queue_nums.max(levels);
-            schedule.write_queue_nums = schedule.write_queue_nums.max(levels);
+        // As many queues as there are levels, or were when messages were stored.
+        for topic in [SCHEDULE_TOPIC, PARKING_TOPIC] {
+            let stored = self
+                .store
+                .queues()
+                .iter()
+                .filter(|(found, ..)| found == &Topic::from(topic))
+                .map(|(_, id, _)| id.0 + 1)
+                .max();
+            let levels = i32::try_from(options.schedule_queues.max(stored.unwrap_or(0))).unwrap_or(i32::MAX);
+            if let Some(config) = state.table.get_mut(topic) {
+                let config = Arc::make_mut(config);
+                config.read_queue_nums = config.read_queue_nums.max(levels);
+                config.write_queue_nums = config.write_queue_nums.max(levels);
+            }
         }
         self.note_change(&mut state);
     }

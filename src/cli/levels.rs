@@ -1,6 +1,9 @@
 //! `latermq levels`: the delay levels of running brokers.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use clap::Args;
 use serde_json::json;
@@ -12,9 +15,13 @@ use super::{
     send::now_ms,
 };
 
+/// What stands for the delay of a level that is no longer in the table.
+const GONE: &str = "gone";
+
 /// Show the delay levels of running brokers: how long each waits, how many messages wait in it, when the next is due
 ///
-/// When the next message is due only latermq tells; for a broker of another make the column is empty.
+/// When the next message is due only latermq tells; for a broker of another make the column is empty. A level that is gone from the table is
+/// shown as long as messages wait on it: they keep their time.
 #[derive(Debug, Args)]
 pub(super) struct LevelsArgs {
     /// Ask the broker at this address, host:port, instead of every broker that the name server knows
@@ -56,7 +63,8 @@ struct Level {
     broker: String,
     level: usize,
     word: String,
-    delay: Duration,
+    /// `None` for a level that is no longer in the table.
+    delay: Option<Duration>,
     pending: i64,
     next_at: Option<i64>,
 }
@@ -68,7 +76,7 @@ pub(super) fn run(args: &LevelsArgs) -> Result<(), Failure> {
         Output::Json => {
             let values = levels.iter().map(|level| {
                 json!({
-                    "broker": level.broker, "level": level.level, "delayMs": u64::try_from(level.delay.as_millis()).unwrap_or(u64::MAX),
+                    "broker": level.broker, "level": level.level, "delayMs": level.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
                     "pending": level.pending, "nextDeliverAt": level.next_at,
                 })
             });
@@ -100,8 +108,8 @@ async fn ask(args: &LevelsArgs) -> Result<Vec<Level>, Failure> {
     for (name, address) in brokers {
         let words = LevelWords::of(&cluster.broker_config(&address).await?);
         let figures = cluster.broker_figures(&address).await?;
-        for (index, (word, delay)) in words.0.iter().enumerate() {
-            let level = index + 1;
+        for level in 1..=words.0.len().max(last_used(&figures)) {
+            let in_table = words.0.get(level - 1);
             let number = |name: &str| figures.get(&format!("{name}{{level={level}}}"))?.parse::<f64>().ok();
             // RocketMQ's own figure, `delivered,max`, is absent until the level was used.
             let behind = || {
@@ -110,17 +118,22 @@ async fn ask(args: &LevelsArgs) -> Result<Vec<Level>, Failure> {
             };
             let pending = number("delayPending").map(|pending| pending as i64).or_else(behind);
             let next_at = number("delayNextDeadlineMs").map(|at| at as i64);
-            levels.push(Level {
-                broker: name.clone(),
-                level,
-                word: word.clone(),
-                delay: *delay,
-                pending: pending.unwrap_or(0),
-                next_at,
-            });
+            let pending = pending.unwrap_or(0);
+            // What waits on a level that is gone from the table is delivered all the same.
+            if in_table.is_some() || pending > 0 {
+                let (word, delay) =
+                    in_table.cloned().map_or((GONE.to_owned(), None), |(word, delay)| (word, Some(delay)));
+                levels.push(Level { broker: name.clone(), level, word, delay, pending, next_at });
+            }
         }
     }
     Ok(levels)
+}
+
+/// The last level that a broker's figures speak of.
+fn last_used(figures: &BTreeMap<String, String>) -> usize {
+    let levels = figures.keys().filter_map(|name| name.strip_prefix("scheduleMessageOffset_")?.parse().ok());
+    levels.max().unwrap_or(0)
 }
 
 fn due(in_ms: i64) -> String {
@@ -148,6 +161,15 @@ fn duration(word: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_that_were_used_are_known_from_the_figures() {
+        let figures = [("scheduleMessageOffset_3", "0,1"), ("scheduleMessageOffset_12", "0,1"), ("putTps", "0.0")];
+        let figures = figures.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+
+        assert_eq!(last_used(&figures), 12);
+        assert_eq!(last_used(&BTreeMap::new()), 0);
+    }
 
     #[test]
     fn a_level_beyond_the_last_is_the_last() {

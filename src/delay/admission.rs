@@ -6,12 +6,9 @@
 //! Source: Apache RocketMQ, `org.apache.rocketmq.broker.util.HookUtils.handleScheduleMessage`. Where Apache would deliver at once what asked
 //! to be delayed (a member of a batch, a timer property without a timer wheel), the message is refused instead.
 
-use super::{
-    levels::{DelayLevel, LevelTable},
-    park::PARKING_TOPIC,
-};
+use super::levels::{DelayLevel, LevelTable};
 use crate::{
-    model::{MessageDraft, PropertiesView, SCHEDULE_TOPIC, Topic, names},
+    model::{MessageDraft, PARKING_TOPIC, PropertiesView, SCHEDULE_TOPIC, Topic, names},
     record::{RecordError, encoded_bytes},
     store::{AdmitContext, Refusal, RefusalKind},
 };

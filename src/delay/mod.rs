@@ -37,12 +37,13 @@ mod restore;
 mod scheduler;
 mod stamp;
 
+pub use crate::model::PARKING_TOPIC;
 pub use levels::{
     DELAY_MS_MAX, DelayLevel, DelayText, LEVELS_DEFAULT, LEVELS_KEY, LEVELS_MAX, LevelTable, LevelTableError,
     LevelTableReason,
 };
 pub use options::DelayOptions;
-pub use park::{PARKED_REASON, PARKING_TOPIC};
+pub use park::PARKED_REASON;
 pub use plugin::LevelScheduler;
 pub use real_topics::{RealQueue, RealTopics};
 pub use scheduler::{AHEAD_BYTES_MAX, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PAUSE_MAX, PAUSE_MIN, Tick};

@@ -14,12 +14,10 @@ use super::{
     stamp::Stamp,
 };
 use crate::{
-    model::{MessageDraft, Properties, SysFlag, Timestamp, Topic, names},
+    model::{MessageDraft, PARKING_TOPIC, Properties, SysFlag, Timestamp, Topic, names},
     record::{Record, encoded_bytes},
 };
 
-/// The topic of the markers.
-pub const PARKING_TOPIC: &str = "rmq_sys_parked_delayed";
 /// The property of a marker that says why its message is parked.
 pub const PARKED_REASON: &str = "PARKED_REASON";
 

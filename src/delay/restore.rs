@@ -12,11 +12,13 @@ use super::{
     DELAY_MS_MAX, DelayLevel, RealQueue, RealTopics,
     admission::HALF_TOPIC,
     entries::end_of,
-    park::PARKING_TOPIC,
     stamp::{Generation, Stamp},
 };
 use crate::{
-    model::{MessageDraft, Properties, PropertiesView, QueueId, SCHEDULE_TOPIC, Timestamp, Topic, names},
+    model::{
+        MessageDraft, PARKING_TOPIC, Properties, PropertiesView, QueueId, SCHEDULE_TOPIC, Timestamp, Topic,
+        is_legal_topic, names,
+    },
     record::{Record, RecordView, encoded_bytes},
     store::QueueEntry,
 };
@@ -57,6 +59,8 @@ pub(super) enum Unrestorable {
     Level,
     #[error("real topic or queue missing")]
     RealTopic,
+    #[error("real topic has no legal name")]
+    IllegalTopic,
     #[error("real topic belongs to the broker")]
     Forbidden,
     #[error("topic deleted")]
@@ -163,6 +167,9 @@ pub(super) fn look(
     let (Some(real_topic), Some(real_queue)) = (properties.real_topic, properties.real_queue) else {
         return Look::Never(Unrestorable::RealTopic, due);
     };
+    if !is_legal_topic(real_topic) {
+        return Look::Never(Unrestorable::IllegalTopic, due);
+    }
     if [SCHEDULE_TOPIC, HALF_TOPIC, PARKING_TOPIC].contains(&real_topic) {
         return Look::Never(Unrestorable::Forbidden, due);
     }
@@ -305,7 +312,8 @@ mod tests {
         assert_eq!(never(&[REAL[0], REAL[1], ("REAL_QID", "x")], deliver), Unrestorable::RealTopic);
         assert_eq!(never(&with_topic(HALF_TOPIC), deliver), Unrestorable::Forbidden);
         assert_eq!(never(&with_topic(SCHEDULE_TOPIC), deliver), Unrestorable::Forbidden);
-        assert_eq!(never(&with_topic(&"t".repeat(128)), deliver), Unrestorable::TooLong);
+        assert_eq!(never(&with_topic(&"t".repeat(128)), deliver), Unrestorable::IllegalTopic);
+        assert_eq!(never(&with_topic("a/b"), deliver), Unrestorable::IllegalTopic);
         assert_eq!(never(&REAL, RealQueue::Deleted), Unrestorable::Deleted);
     }
 

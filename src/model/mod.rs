@@ -11,6 +11,6 @@ pub use offset::{PhysicalOffset, QueueOffset};
 pub use properties::{Properties, PropertiesView, names};
 pub use timestamp::Timestamp;
 pub use topic::{
-    DLQ_PREFIX, QueueId, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic, dlq_topic,
-    is_system_topic, java_hash, retry_topic,
+    DLQ_PREFIX, PARKING_TOPIC, QueueId, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic,
+    dlq_topic, is_legal_topic, is_system_topic, java_hash, retry_topic,
 };

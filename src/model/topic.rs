@@ -4,6 +4,8 @@ use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
 
 /// The topic in which delayed messages wait; queue id = level − 1.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// The topic that keeps what could never be delivered; queue id = level − 1.
+pub const PARKING_TOPIC: &str = "rmq_sys_parked_delayed";
 /// Prefix of the topic that carries a consumer group's retries.
 pub const RETRY_PREFIX: &str = "%RETRY%";
 /// Prefix of the topic that keeps a consumer group's dead letters.
@@ -99,6 +101,15 @@ pub fn dlq_topic(group: &str) -> Topic {
 /// Source: Apache RocketMQ, `org.apache.rocketmq.common.topic.TopicValidator`.
 pub fn is_system_topic(name: &str) -> bool {
     name.starts_with("rmq_sys_") || SYSTEM_TOPICS.contains(&name)
+}
+
+/// Whether a topic may have this name: not empty, of letters, digits, `%`, `|`, `-` and `_`, and no longer than a record can hold.
+///
+/// Source: Apache RocketMQ, `org.apache.rocketmq.common.topic.TopicValidator`.
+pub fn is_legal_topic(name: &str) -> bool {
+    let is_long = name.starts_with(RETRY_PREFIX) || name.starts_with(DLQ_PREFIX);
+    let max = if is_long { RETRY_TOPIC_BYTES_MAX } else { TOPIC_BYTES_MAX };
+    (1..=max).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"%|-_".contains(&byte))
 }
 
 /// Java's `String.hashCode`: 31·h + c over UTF-16 code units, wrapping at 32 bits.

@@ -138,6 +138,16 @@ fn the_topic_that_keeps_parked_messages_can_be_pulled() {
 }
 
 #[test]
+fn the_topic_that_keeps_parked_messages_has_a_queue_for_each_level_from_the_start() {
+    let rig = rig();
+
+    let parking = body(&rig, 351, &[("topic", latermq::delay::PARKING_TOPIC)]);
+
+    assert!(parking["readQueueNums"].as_i64().unwrap() >= 18, "{parking}");
+    assert_eq!(parking["perm"], 4, "clients only read it");
+}
+
+#[test]
 fn remoting_19_system_topics_are_listed() {
     let listed = body(&rig(), 305, &[]);
 

@@ -91,6 +91,24 @@ fn damage(rig: &Rig, at: PhysicalOffset) {
 }
 
 #[test]
+fn a_message_whose_real_topic_is_no_legal_name_is_parked() {
+    let rig = Rig::new("1s");
+    let bad = rig.send("orders", 1, "bad");
+    rig.send("orders", 1, "fine");
+    let record = rig.store.record_at(bad.position).unwrap();
+    let name = b"REAL_TOPIC\x01";
+    let at = record.bytes().windows(name.len()).position(|window| window == name).unwrap() + name.len();
+    // `o` becomes `:`, which no checksum covers.
+    damage(&rig, bad.position.plus(at as u64));
+    rig.advance(1_000);
+
+    assert_eq!(rig.step(), 1);
+
+    assert_eq!(rig.bodies("orders", 0), ["fine"]);
+    assert_eq!(parked(&rig, 0), [("real topic has no legal name".to_owned(), "id-bad".to_owned())]);
+}
+
+#[test]
 fn schedule_37_38_an_unreadable_message_holds_up_nobody_and_is_parked_after_a_while() {
     let rig = Rig::new("1s");
     rig.send("orders", 1, "a");

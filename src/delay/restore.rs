@@ -303,6 +303,7 @@ mod tests {
             look => panic!("{look:?}"),
         };
         let deliver = RealQueue::Deliver(QueueId(0));
+        let too_long = "t".repeat(128);
         let with_topic = |topic| [("DELAY", "2"), ("REAL_TOPIC", topic), ("REAL_QID", "6")];
 
         assert_eq!(never(&REAL[..1], deliver), Unrestorable::RealTopic);
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(never(&[REAL[0], REAL[1], ("REAL_QID", "x")], deliver), Unrestorable::RealTopic);
         assert_eq!(never(&with_topic(HALF_TOPIC), deliver), Unrestorable::Forbidden);
         assert_eq!(never(&with_topic(SCHEDULE_TOPIC), deliver), Unrestorable::Forbidden);
-        assert_eq!(never(&with_topic(&"t".repeat(128)), deliver), Unrestorable::IllegalTopic);
+        assert_eq!(never(&with_topic(&too_long), deliver), Unrestorable::IllegalTopic);
         assert_eq!(never(&with_topic("a/b"), deliver), Unrestorable::IllegalTopic);
         assert_eq!(never(&REAL, RealQueue::Deleted), Unrestorable::Deleted);
     }

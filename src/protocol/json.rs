@@ -9,6 +9,7 @@
 //!
 //! Read: both of these and standard JSON, besides single quotes, bare names and trailing commas. Members that are null count as absent.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -87,13 +88,19 @@ fn write<T: Serialize + ?Sized>(value: &T, formatter: impl Formatter) -> Vec<u8>
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey<T>(pub T);
 
-/// Tells the writer that the key that follows is JSON itself. No key of RocketMQ's begins with NUL.
-const OBJECT_KEY_MARK: char = '\0';
+thread_local! {
+    /// Tells the writer that the string it is given is an [`ObjectKey`]: serde has no word for that, and a mark in the text could come from
+    /// data too.
+    static IS_OBJECT_KEY: Cell<bool> = const { Cell::new(false) };
+}
 
 impl<T: Serialize> Serialize for ObjectKey<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let json = serde_json::to_string(&self.0).map_err(serde::ser::Error::custom)?;
-        serializer.collect_str(&format_args!("{OBJECT_KEY_MARK}{json}"))
+        IS_OBJECT_KEY.set(true);
+        let written = serializer.serialize_str(&json);
+        IS_OBJECT_KEY.set(false);
+        written
     }
 }
 
@@ -184,7 +191,13 @@ impl Formatter for Fastjson {
     }
 
     fn begin_string<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        if self.key == Key::None { writer.write_all(b"\"") } else { Ok(()) }
+        if self.key == Key::None {
+            return writer.write_all(b"\"");
+        }
+        if IS_OBJECT_KEY.get() {
+            self.key = Key::Object;
+        }
+        Ok(())
     }
 
     fn write_string_fragment<W: Write + ?Sized>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
@@ -194,10 +207,6 @@ impl Formatter for Fastjson {
 
     fn write_char_escape<W: Write + ?Sized>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
         match (self.key, &escape) {
-            (Key::Begun, CharEscape::AsciiControl(0)) => {
-                self.key = Key::Object;
-                Ok(())
-            }
             (Key::Object, CharEscape::Quote) => writer.write_all(b"\""),
             (Key::Object, CharEscape::ReverseSolidus) => writer.write_all(b"\\"),
             _ => {
@@ -492,6 +501,25 @@ mod tests {
         assert_eq!(from_slice::<BTreeMap<ObjectKey<Queue>, i64>>(&json).unwrap(), table);
     }
 
+    /// A topic of that name made the file of the deleted topics unreadable.
+    #[test]
+    fn no_text_of_a_key_makes_it_an_object() {
+        for key in ["\0", "\0{", "\0{\"a\":1}", "\0\0", "a\0", "\u{1}{", "{\"a\":1"] {
+            let table = BTreeMap::from([(key.to_owned(), 1)]);
+            for written in [to_vec_pretty(&table), to_vec(Dialect::Fastjson, &table), to_vec(Dialect::Standard, &table)]
+            {
+                assert_eq!(serde_json::from_slice::<BTreeMap<String, i32>>(&written).unwrap(), table, "{key:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn object_keys_are_text_in_standard_json() {
+        let table = BTreeMap::from([(ObjectKey(Queue { queue_id: 0, topic: "T".to_owned() }), 123_i64)]);
+        let json = text(to_vec(Dialect::Standard, &table));
+        assert_eq!(json, r#"{"{\"queueId\":0,\"topic\":\"T\"}":123}"#);
+    }
+
     #[test]
     fn schedule_4_6_a_state_file_is_laid_out_as_rocketmq_lays_it_out() {
         #[derive(Serialize)]
@@ -542,7 +570,7 @@ mod tests {
         leaf.prop_recursive(4, 32, 5, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-                prop::collection::btree_map("[^\0]*", inner, 0..5).prop_map(|map| map.into_iter().collect()),
+                prop::collection::btree_map(any::<String>(), inner, 0..5).prop_map(|map| map.into_iter().collect()),
             ]
         })
     }

@@ -1,9 +1,10 @@
 //! What tools ask.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use latermq::{
     broker::{BrokerOptions, SUPPORTED_CODES},
+    env::Directory,
     protocol::{RequestCode, json},
     remoting::Handler,
 };
@@ -93,6 +94,19 @@ fn a_deleted_topic_is_gone_with_its_queues_and_offsets() {
     assert_eq!(rig.ask(request(215, &[("topic", " ")])).code, 29);
     rig.sent(message("T"));
     assert_eq!(rig.records("T", 0, 0)[0].view().queue_offset().0, 0);
+}
+
+/// A deletion of the topic NUL made `deletedTopics.json` unreadable, and with it all deletions before.
+#[test]
+fn deleting_a_topic_that_cannot_be_or_is_not_stores_nothing() {
+    let rig = rig();
+    let long = "x".repeat(300);
+    for name in ["\0", "\0{\"a\":1", "../../config", "a.b", "..", &long] {
+        assert_eq!(rig.ask(request(215, &[("topic", name)])).code, 29, "{name:?}");
+    }
+    assert_eq!(rig.ask(request(215, &[("topic", "Unknown")])).code, 0);
+
+    assert_eq!(rig.directory.read(Path::new("config/deletedTopics.json")).unwrap(), None);
 }
 
 #[test]

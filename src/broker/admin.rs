@@ -163,7 +163,7 @@ pub(super) fn group(broker: &Broker, request: &Command) -> Answer {
 /// Code 207: delete a group, and its offsets if asked for.
 pub(super) fn delete_group(broker: &Broker, request: &Command) -> Answer {
     let header = DeleteGroupHeader::decode(&request.ext)?;
-    blocking(|| broker.groups.delete(&header.group_name));
+    blocking(|| broker.groups.delete(&header.group_name))?;
     if header.clean_offset == Some(true) || header.remove_offset == Some(true) {
         broker.offsets.remove_group(&header.group_name);
     }

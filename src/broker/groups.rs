@@ -33,7 +33,8 @@ const SYSTEM_GROUPS: [&str; 8] = [
     "CID_RMQ_SYS_TRANS",
 ];
 
-/// The group table, kept in `subscriptionGroup.json`. A change is in the file before the request that made it is answered.
+/// The group table, kept in `subscriptionGroup.json`. A change is in the file before the request that made it is answered;
+/// a group that is created because someone uses it goes on without.
 pub(crate) struct Groups {
     auto_create: bool,
     groups_max: usize,
@@ -109,7 +110,7 @@ impl Groups {
     /// Creates or changes a group on request.
     ///
     /// # Errors
-    /// Code 1: the name is none, or there are too many groups.
+    /// Code 1: the name is none, or the table could not be saved. Code 26: there are too many groups.
     pub(crate) fn update(&self, config: SubscriptionGroupConfig) -> Result<(), Failure> {
         validate(&config.group_name).map_err(|remark| Failure::new(ResponseCode::SYSTEM_ERROR, remark))?;
         let group = config.group_name.clone();
@@ -122,12 +123,14 @@ impl Groups {
             self.note_change(&mut state);
         }
         info!(group, "group changed on request");
-        self.save();
-        Ok(())
+        self.save_on_request()
     }
 
-    /// Deletes a group on request; says whether there was one.
-    pub(crate) fn delete(&self, group: &str) -> bool {
+    /// Deletes a group on request, if there is one.
+    ///
+    /// # Errors
+    /// Code 1: the table could not be saved.
+    pub(crate) fn delete(&self, group: &str) -> Result<(), Failure> {
         let removed = {
             let mut state = self.state_mut();
             state.forbidden.remove(group);
@@ -139,9 +142,8 @@ impl Groups {
         };
         if removed {
             info!(group, "group deleted on request");
-            self.save();
         }
-        removed
+        self.save_on_request()
     }
 
     /// All groups with the version of the table.
@@ -170,11 +172,18 @@ impl Groups {
 
     fn save(&self) {
         let change = self.state().change;
-        let render = || {
-            let change = self.state().change;
-            (change, json::to_vec_pretty(&self.all()))
-        };
-        blocking(|| self.file.save_or_warn(change, render));
+        blocking(|| self.file.save_or_warn(change, || self.render()));
+    }
+
+    fn save_on_request(&self) -> Result<(), Failure> {
+        let change = self.state().change;
+        blocking(|| self.file.save_on_request(change, || self.render()))
+    }
+
+    /// The last change that is in the text of the file, and the text.
+    fn render(&self) -> (u64, Vec<u8>) {
+        let change = self.state().change;
+        (change, json::to_vec_pretty(&self.all()))
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {

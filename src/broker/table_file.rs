@@ -5,7 +5,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::store::{Loaded, StateFile};
+use super::failure::Failure;
+use crate::{
+    protocol::ResponseCode,
+    store::{Loaded, StateFile},
+};
 
 /// A state file that is written whole after changes of its table. Changes are numbered from 1; one write covers all changes made before it
 /// began, so that many changes at once cost few writes.
@@ -39,6 +43,18 @@ impl TableFile {
                 None
             }
         }
+    }
+
+    /// Writes the table for a change made on request, unless the file already holds it.
+    ///
+    /// # Errors
+    /// Code 1: it could not be written; a later save tries again.
+    pub(crate) fn save_on_request(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) -> Result<(), Failure> {
+        self.save(change, render).map_err(|error| {
+            tracing::error!(file = self.name, %error, "state file not saved, its changes are lost if the broker stops now");
+            let remark = format!("the change holds until the broker stops, but {} was not saved: {error}", self.name);
+            Failure::new(ResponseCode::SYSTEM_ERROR, remark)
+        })
     }
 
     /// Writes the table unless the file already holds the change. `render` gives the last change in the text, and the text.

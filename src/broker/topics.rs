@@ -46,7 +46,7 @@ const NOT_SENDABLE: [&str; 6] = [
 
 /// The topic table, kept in `topics.json`, and the deletions made on request, kept in `deletedTopics.json`.
 ///
-/// A change is in the file before the request that made it is answered. No lock is held while a file is written or the change is announced.
+/// A change is in the file before the request that made it is answered; one that a send made goes on without. No lock is held while a file is written or the change is announced.
 pub struct Topics {
     options: TopicOptions,
     store: Arc<MessageStore>,
@@ -222,7 +222,7 @@ impl Topics {
     /// Creates or changes a topic on request. Attributes are taken over as they are.
     ///
     /// # Errors
-    /// Code 29: a value is out of its range.
+    /// Code 29: a value is out of its range. Code 1: the table could not be saved.
     pub(crate) fn update(&self, config: TopicConfig) -> Result<(), Failure> {
         let invalid = |remark: String| Err(Failure::new(ResponseCode::INVALID_PARAMETER, remark));
         validate(&config.topic_name)?;
@@ -254,25 +254,33 @@ impl Topics {
             return Err(Failure::new(ResponseCode::INVALID_PARAMETER, remark));
         }
         if self.get(topic).is_none() && !self.store.queues().iter().any(|(found, ..)| **found == *topic) {
-            return Ok(());
+            // A deletion before may have got that far, but not into the file.
+            return self.save_on_request();
         }
         let failed = |error: String| Failure::new(ResponseCode::SYSTEM_ERROR, format!("topic not deleted: {error}"));
         // First that nothing stored before now is delivered any more; what follows is finished at the next start if it is cut short.
         let (oldest, deleted_at) = self.store.log_range();
-        let change = {
+        let (change, before) = {
             let mut state = self.state_mut();
             state.deletions.retain(|_, &mut at| at > oldest.0);
-            state.deletions.insert(topic.into(), deleted_at.0);
+            let before = state.deletions.insert(topic.into(), deleted_at.0);
             state.deletions_change += 1;
-            state.deletions_change
+            (state.deletions_change, before)
         };
-        self.deletions_file
-            .save(change, || {
-                let state = self.state();
-                let deletions = Deletions { deletions: state.deletions.clone() };
-                (state.deletions_change, json::to_vec_pretty(&deletions))
-            })
-            .map_err(|error| failed(error.to_string()))?;
+        let saved = self.deletions_file.save(change, || {
+            let state = self.state();
+            let deletions = Deletions { deletions: state.deletions.clone() };
+            (state.deletions_change, json::to_vec_pretty(&deletions))
+        });
+        if let Err(error) = saved {
+            // The topic stays, and what waits for it is delivered.
+            let mut state = self.state_mut();
+            match before {
+                Some(at) => _ = state.deletions.insert(topic.into(), at),
+                None => _ = state.deletions.remove(topic),
+            }
+            return Err(failed(error.to_string()));
+        }
         let removed = {
             let mut state = self.state_mut();
             let removed = state.table.remove(topic).is_some();
@@ -281,7 +289,7 @@ impl Topics {
             }
             removed
         };
-        self.save();
+        self.save_on_request()?;
         self.store.delete_topic(topic).map_err(|error| failed(error.to_string()))?;
         if removed {
             info!(topic, "topic deleted on request");
@@ -324,9 +332,9 @@ impl Topics {
             self.note_change(&mut state);
         }
         info!(topic = %topic, "topic changed on request");
-        self.save();
+        let saved = self.save_on_request();
         self.announce();
-        Ok(())
+        saved
     }
 
     fn check_room(&self, state: &State) -> Result<(), Failure> {
@@ -344,11 +352,18 @@ impl Topics {
 
     fn save(&self) {
         let change = self.state().change;
-        let render = || {
-            let change = self.state().change;
-            (change, json::to_vec_pretty(&self.all()))
-        };
-        blocking(|| self.file.save_or_warn(change, render));
+        blocking(|| self.file.save_or_warn(change, || self.render()));
+    }
+
+    fn save_on_request(&self) -> Result<(), Failure> {
+        let change = self.state().change;
+        blocking(|| self.file.save_on_request(change, || self.render()))
+    }
+
+    /// The last change that is in the text of the file, and the text.
+    fn render(&self) -> (u64, Vec<u8>) {
+        let change = self.state().change;
+        (change, json::to_vec_pretty(&self.all()))
     }
 
     fn add_system_topics(&self, options: &BrokerOptions) {

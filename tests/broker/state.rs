@@ -1,6 +1,7 @@
 //! What survives: topics, groups and offsets in their files, and the registration at name servers.
 
 use std::{
+    io,
     path::Path,
     sync::{Arc, Mutex},
     time::Duration,
@@ -8,10 +9,11 @@ use std::{
 
 use latermq::{
     broker::{Announcement, BrokerOptions, Registry},
-    env::Directory,
+    env::{Directory, Operation},
+    protocol::{Command, RequestCode},
 };
 
-use crate::rig::{Rig, message, request, rig, text};
+use crate::rig::{Rig, max, message, request, rig, text};
 
 fn committed(rig: &Rig) -> Option<String> {
     let ext = [("consumerGroup", "g"), ("topic", "T"), ("queueId", "0"), ("setZeroIfNotFound", "false")];
@@ -106,7 +108,7 @@ fn a_deletion_that_was_cut_short_is_finished_at_the_next_start() {
     let rig = rig.kill();
 
     assert!(rig.broker.topics().get("T").is_none());
-    assert_eq!(crate::rig::max(&rig, "T", 0), 0);
+    assert_eq!(max(&rig, "T", 0), 0);
 }
 
 #[test]
@@ -149,4 +151,88 @@ fn a_kill_right_after_the_last_message_does_not_set_consumers_back() {
     rig.broker.save();
 
     assert_eq!(committed(&rig.kill()).as_deref(), Some("10"));
+}
+
+fn create(topic: &str) -> Command {
+    let queues = [("readQueueNums", "4"), ("writeQueueNums", "4"), ("perm", "6"), ("topicFilterType", "SINGLE_TAG")];
+    let ext: Vec<_> = [("topic", topic), ("defaultTopic", "TBW102")].into_iter().chain(queues).collect();
+    request(RequestCode::UPDATE_AND_CREATE_TOPIC, &ext)
+}
+
+fn create_group(group: &str) -> Command {
+    request(200, &[]).with_body(format!(r#"{{"groupName":"{group}"}}"#).into_bytes())
+}
+
+fn disk_full_for(rig: &Rig, path: &str) {
+    rig.directory.fail_under(Path::new(path), Operation::Write, 0, io::ErrorKind::StorageFull, 1000);
+}
+
+/// A tool was told that its topic was created, the disk was full, and after the next start the topic was gone.
+#[test]
+fn a_change_on_request_that_cannot_be_saved_is_an_error_until_it_is_saved() {
+    let rig = rig();
+    assert_eq!(rig.ask(create("Old")).code, 0);
+    assert_eq!(rig.ask(create_group("old")).code, 0);
+    let changes = || {
+        let delete_topic = request(215, &[("topic", "Old")]);
+        let delete_group = request(207, &[("groupName", "old")]);
+        [create("New"), create_group("new"), delete_topic, delete_group]
+    };
+    disk_full_for(&rig, "config");
+    for change in changes() {
+        let code = change.code;
+        let answer = rig.ask(change);
+        assert_eq!(answer.code, 1, "{code}");
+        let remark = answer.remark.unwrap();
+        assert!(remark.contains("not saved") || remark.contains("not deleted"), "{code}: {remark}");
+    }
+    rig.directory.heal();
+    for change in changes() {
+        assert_eq!(rig.ask(change).code, 0);
+    }
+
+    let rig = rig.kill();
+
+    let topics = rig.broker.topics();
+    assert!(topics.get("New").is_some() && topics.get("Old").is_none());
+    let groups = text(&rig.ask(request(201, &[])));
+    assert!(groups.contains(r#""groupName":"new""#) && !groups.contains(r#""groupName":"old""#), "{groups}");
+}
+
+#[test]
+fn a_topic_whose_deletion_could_not_be_saved_at_its_end_is_deleted_by_the_next_request() {
+    let rig = rig();
+    assert_eq!(rig.ask(create("T")).code, 0);
+    disk_full_for(&rig, "config/topics.json.tmp");
+    assert_eq!(rig.ask(request(215, &[("topic", "T")])).code, 1);
+    rig.directory.heal();
+
+    assert_eq!(rig.ask(request(215, &[("topic", "T")])).code, 0);
+
+    assert!(rig.kill().broker.topics().get("T").is_none());
+}
+
+#[test]
+fn a_message_is_delivered_though_its_topic_was_to_be_deleted_but_could_not_be() {
+    let rig = rig();
+    rig.sent(message("T").level(3));
+    disk_full_for(&rig, "config");
+    assert_eq!(rig.ask(request(215, &[("topic", "T")])).code, 1);
+    rig.directory.heal();
+
+    rig.advance(Duration::from_secs(10));
+    rig.step();
+
+    assert_eq!(max(&rig, "T", 0), 1);
+}
+
+#[test]
+fn a_send_creates_its_topic_though_the_table_cannot_be_saved() {
+    let rig = rig();
+    disk_full_for(&rig, "config");
+
+    rig.sent(message("T"));
+
+    rig.directory.heal();
+    assert!(rig.kill().broker.topics().get("T").is_some(), "the store has its queues");
 }

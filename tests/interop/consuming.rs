@@ -83,7 +83,9 @@ fn two_orderly_consumers_keep_the_order_of_each_queue(client: &Client) {
     let begun = Instant::now();
     let mut received = Vec::new();
     while received.len() < 400 && begun.elapsed() < Duration::from_secs(150) {
-        received.extend(consumers.iter().filter_map(|consumer| consumer.next(Duration::from_millis(50))));
+        for consumer in &consumers {
+            received.extend(consumer.take_up_to(400 - received.len(), Duration::from_millis(50)));
+        }
     }
     for consumer in &consumers {
         consumer.expect_nothing_for(QUIET);

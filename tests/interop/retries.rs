@@ -6,7 +6,11 @@ use serde_json::json;
 
 use crate::broker::Broker;
 use crate::client::{Client, Message};
-use crate::{LATE_MAX, QUIET, SOON, with_clients};
+use crate::{QUIET, SOON, with_clients};
+
+/// How much later than due a retry may come. The wait begins only when the broker stores what the client sends back, and a client on
+/// a busy machine takes its time for that; a client that does not know the retry topic's route would be late by 20 s.
+const RETRY_LATE_MAX: Duration = Duration::from_secs(5);
 
 with_clients! {
     the_first_retry_of_a_new_group_is_on_time: java_5, java_4, go;
@@ -104,5 +108,5 @@ fn a_retry_that_the_client_sends_itself_is_delayed_or_dead(client: &Client) {
 fn assert_retried_after(before: &Message, again: &Message, delay_ms: u64) {
     assert!(again.stored >= before.received + delay_ms, "retried early: {before:?}, {again:?}");
     let lateness = Duration::from_millis(again.received.saturating_sub(before.received + delay_ms));
-    assert!(lateness < LATE_MAX, "retried {lateness:?} late: {before:?}, {again:?}");
+    assert!(lateness < RETRY_LATE_MAX, "retried {lateness:?} late: {before:?}, {again:?}");
 }

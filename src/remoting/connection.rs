@@ -21,6 +21,9 @@ pub struct ConnectionOptions {
     pub write_timeout: Duration,
     /// While more bytes than this wait for the peer, its requests are not read and pushes to it are dropped. Default: 8 MiB.
     pub output_bytes_max: usize,
+    /// A connection whose unfinished frame would make the unfinished frames of all connections of its server together longer than this is
+    /// closed. Default: 256 MiB.
+    pub unfinished_bytes_max: usize,
     /// While so many of its requests are unanswered, no more are read. Default: 65,535, as in RocketMQ.
     pub in_flight_max: usize,
 }
@@ -31,6 +34,7 @@ impl Default for ConnectionOptions {
             idle_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(30),
             output_bytes_max: 8 * 1024 * 1024,
+            unfinished_bytes_max: 256 * 1024 * 1024,
             in_flight_max: 65_535,
         }
     }

@@ -1,6 +1,6 @@
 //! What a server counts.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Counters of all connections of a server since its start; the gauges are current values.
 #[derive(Debug, Default)]
@@ -9,6 +9,8 @@ pub struct Figures {
     pub connections: AtomicI64,
     /// Gauge: bytes held by the read buffers of all connections.
     pub input_bytes: AtomicI64,
+    /// Gauge: bytes of frames that are not complete yet, of all connections.
+    pub unfinished_bytes: AtomicUsize,
     /// Connections accepted.
     pub accepted: AtomicU64,
     /// Connections refused because there were too many.
@@ -23,6 +25,8 @@ pub struct Figures {
     pub frames_out: AtomicU64,
     /// Connections closed for bytes that are no frame.
     pub malformed: AtomicU64,
+    /// Connections closed because the unfinished frames of all took too much memory.
+    pub unfinished: AtomicU64,
     /// Requests whose handler panicked.
     pub panics: AtomicU64,
     /// Connections closed because nothing passed for too long.

@@ -27,6 +27,8 @@ enum End {
     ByPeer,
     Broken(io::Error),
     Malformed(FrameError),
+    /// The unfinished frames of all connections took too much memory.
+    Unfinished,
     Idle,
     Stalled,
 }
@@ -38,6 +40,7 @@ pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, hand
     let mut task = Task {
         input: BytesMut::new(),
         input_capacity: 0,
+        unfinished_bytes: 0,
         read_bytes: READ_BYTES_MIN,
         output: Output::default(),
         queue: Vec::new(),
@@ -58,6 +61,11 @@ pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, hand
         End::Malformed(error) => {
             Figures::add(&figures.malformed, 1);
             warn!(%peer, %error, "malformed frame, connection closed");
+        }
+        End::Unfinished => {
+            Figures::add(&figures.unfinished, 1);
+            let unfinished_bytes_max = connection.options.unfinished_bytes_max;
+            warn!(%peer, unfinished_bytes_max, "unfinished frames of all connections are too long, connection closed");
         }
         End::Idle => {
             Figures::add(&figures.idle, 1);
@@ -102,6 +110,8 @@ struct Task<'a> {
     input: BytesMut,
     /// Capacity of `input` as it stands in the figures.
     input_capacity: usize,
+    /// Bytes of the unfinished frame as they stand in the figures.
+    unfinished_bytes: usize,
     read_bytes: usize,
     output: Output,
     /// Empty; swapped with the connection's queue to keep its memory.
@@ -112,7 +122,9 @@ struct Task<'a> {
 
 impl Drop for Task<'_> {
     fn drop(&mut self) {
-        self.connection.figures.input_bytes.fetch_sub(self.input_capacity as i64, Ordering::Relaxed);
+        let figures = &self.connection.figures;
+        figures.input_bytes.fetch_sub(self.input_capacity as i64, Ordering::Relaxed);
+        figures.unfinished_bytes.fetch_sub(self.unfinished_bytes, Ordering::Relaxed);
     }
 }
 
@@ -129,6 +141,9 @@ impl Task<'_> {
                 Ok(drained) => drained,
                 Err(error) => return End::Malformed(error),
             };
+            if !self.note_unfinished() {
+                return End::Unfinished;
+            }
             let was_empty = self.output.bytes() == 0;
             self.encode_queued();
             if self.output.bytes() > 0 {
@@ -249,6 +264,20 @@ impl Task<'_> {
             self.note_capacity();
         }
         drained
+    }
+
+    /// Counts what is left in the input; false when all connections together hold too much, unless this one takes no more than any does.
+    fn note_unfinished(&mut self) -> bool {
+        let (before, now) = (self.unfinished_bytes, self.input.len());
+        self.unfinished_bytes = now;
+        let total = &self.connection.figures.unfinished_bytes;
+        if now <= before {
+            total.fetch_sub(before - now, Ordering::Relaxed);
+            return true;
+        }
+        let more = now - before;
+        let held = total.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        held <= self.connection.options.unfinished_bytes_max || now <= READ_BYTES_MIN
     }
 
     fn take(&mut self, command: Command) {

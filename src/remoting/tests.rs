@@ -197,6 +197,32 @@ async fn remoting_2_frames_in_one_write_are_all_answered_in_order() {
     assert_eq!(server.figures().frames_out.load(Ordering::Relaxed), 100);
 }
 
+/// Sixty connections with half a frame each took 490 MB.
+#[tokio::test]
+async fn unfinished_frames_of_all_connections_together_take_bounded_memory() {
+    let connection = ConnectionOptions { unfinished_bytes_max: 64 * 1024, ..ConnectionOptions::default() };
+    let (server, _) = server_with(ServerOptions { connection, ..ServerOptions::default() }).await;
+    let figures = server.figures();
+    let unfinished = || figures.unfinished_bytes.load(Ordering::Relaxed);
+    let long = encoded(&request(ECHO, 1).with_body(vec![7; 60_000]));
+    let (half, rest) = long.split_at(40_000);
+    let mut first = RawPeer::connect(&server).await;
+    first.write(half).await;
+    until(|| unfinished() == half.len()).await;
+
+    let mut beyond = RawPeer::connect(&server).await;
+    beyond.write(half).await;
+
+    assert!(beyond.read().await.is_none(), "the connection is closed");
+    until(|| unfinished() == half.len()).await;
+    assert_eq!(figures.unfinished.load(Ordering::Relaxed), 1);
+    let mut other = RawPeer::connect(&server).await;
+    assert_eq!(other.call(&request(ECHO, 2)).await.opaque, 2);
+    first.write(rest).await;
+    assert_eq!(first.read().await.unwrap().body.len(), 60_000);
+    until(|| unfinished() == 0).await;
+}
+
 #[tokio::test]
 async fn remoting_3_4_a_malformed_frame_ends_only_its_own_connection() {
     let (server, handler) = server().await;

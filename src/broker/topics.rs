@@ -26,6 +26,8 @@ use crate::{
 pub(crate) const AUTO_CREATE_TOPIC: &str = "TBW102";
 /// Queues of a topic that is created because a message waits for it.
 const RESOLVED_QUEUES: u32 = 4;
+/// Most queues that a topic of the file may have; more than a request may ask for, since the file may come from another broker.
+const QUEUES_MAX: i32 = 65_536;
 /// Queues of the topic for benchmarks, as in RocketMQ.
 const BENCHMARK_QUEUES: u32 = 1024;
 /// Queues of the topic named like the cluster, as in RocketMQ.
@@ -97,9 +99,13 @@ impl Topics {
         let loaded: TopicConfigs = file.load(parse).unwrap_or_default();
         let deletions = deletions_file.load(parse::<Deletions>).unwrap_or_default().deletions;
 
+        let stored = queues_of(&store);
         let table = loaded.topic_config_table.into_iter().map(|(name, mut config)| {
             config.topic_name = name.clone();
-            (Topic::new(name), Arc::new(config))
+            let topic = Topic::new(name);
+            let queues = stored.get(&topic).copied().unwrap_or(0).max(options.default_topic_queues);
+            correct(&mut config, queues);
+            (topic, Arc::new(config))
         });
         let state =
             State { table: table.collect(), version: loaded.data_version, change: 0, deletions, deletions_change: 0 };
@@ -417,11 +423,7 @@ impl Topics {
 
     /// A topic whose queues are in the store exists, whatever became of its table.
     fn add_topics_of_the_store(&self) {
-        let mut found: BTreeMap<Topic, u32> = BTreeMap::new();
-        for (topic, queue_id, _) in self.store.queues() {
-            let queues = found.entry(topic).or_default();
-            *queues = (*queues).max(queue_id.0.saturating_add(1));
-        }
+        let found = queues_of(&self.store);
         let mut state = self.state_mut();
         for (topic, queues) in found {
             if !state.table.contains_key(&topic) && validate(&topic).is_ok() {
@@ -515,6 +517,33 @@ fn with_queues(topic: &str, queues: u32, perm: i32) -> TopicConfig {
         read_queue_nums: queues,
         write_queue_nums: queues,
         ..TopicConfig::default()
+    }
+}
+
+/// How many queues each topic has in the store.
+fn queues_of(store: &MessageStore) -> BTreeMap<Topic, u32> {
+    let mut found: BTreeMap<Topic, u32> = BTreeMap::new();
+    for (topic, queue_id, _) in store.queues() {
+        let queues = found.entry(topic).or_default();
+        *queues = (*queues).max(queue_id.0.saturating_add(1));
+    }
+    found
+}
+
+/// Replaces what cannot be in settings that were read from the file: counts of queues by `queues`, permission bits by read and write.
+fn correct(config: &mut TopicConfig, queues: u32) {
+    let queues = i32::try_from(queues).unwrap_or(i32::MAX);
+    let TopicConfig { topic_name: topic, read_queue_nums, write_queue_nums, perm, .. } = config;
+    for (name, count) in [("readQueueNums", read_queue_nums), ("writeQueueNums", write_queue_nums)] {
+        if !(0..=QUEUES_MAX).contains(count) {
+            warn!(topic, name, said = *count, used = queues, "setting of a topic that cannot be is corrected");
+            *count = queues;
+        }
+    }
+    if *perm & !perm::ALL != 0 {
+        let used = perm::READ | perm::WRITE;
+        warn!(topic, name = "perm", said = *perm, used, "setting of a topic that cannot be is corrected");
+        *perm = used;
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # The order of a save
 //!
-//! 1. `<name>.tmp` is written and synced.
+//! 1. `<name>.tmp` is written and synced. If neither the file nor its `.bak` could be read, both are renamed to `.bad`, for a person to look at.
 //! 2. The file is renamed to `<name>.bak`, unless it is not worth keeping: a file known or seen to be damaged must not replace a good `.bak`.
 //! 3. `<name>.tmp` is renamed to the file.
 //! 4. The folder is synced.
@@ -23,6 +23,7 @@ use crate::env::Directory;
 
 const ASIDE: &str = ".tmp";
 const BACKUP: &str = ".bak";
+const BAD: &str = ".bad";
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A state file of the folder `config`: written aside, synced and renamed, the version before kept as `.bak`.
@@ -32,8 +33,8 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 pub struct StateFile {
     directory: Arc<dyn Directory>,
     path: PathBuf,
-    /// Held by who loads or saves. Whether the file was found damaged since it was last saved.
-    damaged: Arc<Mutex<bool>>,
+    /// Held by who loads or saves. What was found since the file was last saved.
+    condition: Arc<Mutex<Condition>>,
 }
 
 /// What [`StateFile::load`] found.
@@ -59,6 +60,18 @@ impl<T> Loaded<T> {
     }
 }
 
+/// What was found when the file was read.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Condition {
+    /// Nothing wrong.
+    #[default]
+    Sound,
+    /// The file is damaged.
+    Damaged,
+    /// Neither the file nor its `.bak` can be read.
+    Lost,
+}
+
 /// What one of the two files holds.
 enum Found<T> {
     Value(T),
@@ -69,7 +82,7 @@ enum Found<T> {
 impl StateFile {
     /// The state file at `path`.
     pub fn new(directory: Arc<dyn Directory>, path: PathBuf) -> Self {
-        Self { directory, path, damaged: Arc::default() }
+        Self { directory, path, condition: Arc::default() }
     }
 
     /// The file as a person would type it.
@@ -81,16 +94,16 @@ impl StateFile {
     ///
     /// `parse` turns the text into a value, or says what is wrong with it. A byte order mark is taken off before.
     pub fn load<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Loaded<T> {
-        let mut damaged = self.turn();
+        let mut condition = self.turn();
         let wrong = match self.read(&self.path, &parse) {
             Found::Value(value) => {
-                *damaged = false;
+                *condition = Condition::Sound;
                 info!(file = self.display(), "file read");
                 return Loaded::Main(value);
             }
             Found::Missing => None,
             Found::Bad(reason) => {
-                *damaged = true;
+                *condition = Condition::Damaged;
                 Some(reason)
             }
         };
@@ -111,10 +124,12 @@ impl StateFile {
                 Loaded::Absent
             }
             (Some(reason), Found::Missing) => {
+                *condition = Condition::Lost;
                 warn!(path, error = reason, "state file damaged, and there is no version before");
                 Loaded::Unreadable(format!("{path} {reason}; {backup} does not exist"))
             }
             (wrong, Found::Bad(backup_reason)) => {
+                *condition = Condition::Lost;
                 let reason = wrong.unwrap_or_else(|| "does not exist".to_owned());
                 warn!(
                     path,
@@ -129,12 +144,12 @@ impl StateFile {
 
     /// Writes the file: aside, synced, the version before renamed to `.bak`, the new one renamed into place, the folder synced.
     ///
-    /// Its folder is created if it is missing.
+    /// Its folder is created if it is missing. What could be read neither from the file nor from its `.bak` is kept as `.bad` and `.bak.bad`.
     ///
     /// # Errors
     /// As the directory gives them; the file or its `.bak` then holds the version before.
     pub fn save(&self, text: &str) -> io::Result<()> {
-        let mut damaged = self.turn();
+        let mut condition = self.turn();
         let aside = self.beside(ASIDE);
         let folder = self.path.parent().unwrap_or(Path::new(""));
         match self.directory.write(&aside, text.as_bytes()) {
@@ -144,26 +159,43 @@ impl StateFile {
             }
             written => written?,
         }
+        if *condition == Condition::Lost {
+            self.keep_as_bad(&self.path)?;
+            self.keep_as_bad(&self.beside(BACKUP))?;
+            *condition = Condition::Damaged;
+        }
         // A file that cannot be read is not kept either; if a folder is in its place, the rename below says so.
-        let keeps = !*damaged && matches!(self.directory.read(&self.path), Ok(Some(bytes)) if seems_whole(&bytes));
+        let keeps = *condition == Condition::Sound
+            && matches!(self.directory.read(&self.path), Ok(Some(bytes)) if seems_whole(&bytes));
         if keeps {
             self.directory.rename(&self.path, &self.beside(BACKUP))?;
         }
         self.directory.rename(&aside, &self.path)?;
         self.directory.sync_folder(folder)?;
-        *damaged = false;
+        *condition = Condition::Sound;
         Ok(())
     }
 
-    fn turn(&self) -> MutexGuard<'_, bool> {
-        // The flag is valid whatever a panicking holder was doing.
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Renames what cannot be read, if it is there.
+    fn keep_as_bad(&self, path: &Path) -> io::Result<()> {
+        let bad = with_suffix(path, BAD);
+        match self.directory.rename(path, &bad) {
+            Ok(()) => {
+                warn!(path = self.directory.display(path), kept = self.directory.display(&bad), "unreadable file kept");
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Condition> {
+        // The value is valid whatever a panicking holder was doing.
+        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {
-        let mut name = OsString::from(&self.path);
-        name.push(suffix);
-        name.into()
+        with_suffix(&self.path, suffix)
     }
 
     fn read<T>(&self, path: &Path, parse: &impl Fn(&str) -> Result<T, String>) -> Found<T> {
@@ -187,6 +219,12 @@ impl StateFile {
             Err(reason) => Found::Bad(reason),
         }
     }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
 }
 
 /// Whether bytes have the outline of a JSON object or list: enough to see a file that was cut, emptied or overwritten.
@@ -283,6 +321,25 @@ mod tests {
 
         assert!(reason.contains("topics.json is empty"), "{reason}");
         assert!(reason.contains("topics.json.bak holds 8 NUL bytes"), "{reason}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_at_all_is_kept_for_a_person_to_look_at() {
+        let directory = saved(2);
+        main(&directory, b"[]");
+        directory.write(Path::new("config/topics.json.bak"), &[0; 8]).unwrap();
+        let file = file(&directory);
+        let loaded = file.load(|text| json(text)?["version"].as_u64().ok_or_else(|| "has no version".to_owned()));
+        assert!(matches!(loaded, Loaded::Unreadable(_)));
+
+        file.save(&version(3)).unwrap();
+        file.save(&version(4)).unwrap();
+
+        let kept = |name: &str| directory.read(Path::new(name)).unwrap();
+        assert_eq!(kept("config/topics.json.bad").as_deref(), Some(&b"[]"[..]));
+        assert_eq!(kept("config/topics.json.bak.bad").as_deref(), Some(&[0; 8][..]));
+        main(&directory, b"");
+        assert_eq!(load(&directory), Loaded::Backup(3));
     }
 
     #[test]

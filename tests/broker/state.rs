@@ -236,3 +236,40 @@ fn a_send_creates_its_topic_though_the_table_cannot_be_saved() {
     rig.directory.heal();
     assert!(rig.kill().broker.topics().get("T").is_some(), "the store has its queues");
 }
+
+/// What serde reads as a struct without members is no table: the offsets of all groups were taken for absent.
+#[test]
+fn a_state_file_that_holds_a_list_is_unreadable() {
+    let rig = consumed();
+    commit(&rig, "5");
+    rig.broker.save();
+    commit(&rig, "7");
+    rig.broker.save();
+    for name in ["topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"] {
+        rig.directory.write(Path::new(&format!("config/{name}")), b"[]").unwrap();
+    }
+
+    let rig = rig.kill();
+
+    assert_eq!(committed(&rig).as_deref(), Some("5"), "the version before counts");
+}
+
+#[test]
+fn settings_of_a_topic_that_cannot_be_are_corrected_at_the_start() {
+    let rig = consumed();
+    let topic = |name: &str, queues: i64, perm: i64| {
+        format!(r#""{name}":{{"topicName":"{name}","readQueueNums":{queues},"writeQueueNums":{queues},"perm":{perm}}}"#)
+    };
+    let entries = [topic("T", -1, 6), topic("Wide", 2_000_000_000, 6), topic("Odd", 4, 4096), topic("Sound", 3, 4)];
+    let file = format!(r#"{{"topicConfigTable":{{{}}}}}"#, entries.join(","));
+    rig.directory.write(Path::new("config/topics.json"), file.as_bytes()).unwrap();
+
+    let rig = rig.kill();
+
+    let shown = |name: &str| {
+        let config = rig.broker.topics().get(name).unwrap();
+        (config.read_queue_nums, config.write_queue_nums, config.perm)
+    };
+    assert_eq!((shown("T"), shown("Wide")), ((8, 8, 6), (8, 8, 6)));
+    assert_eq!((shown("Odd"), shown("Sound")), ((4, 4, 6), (3, 3, 4)));
+}

@@ -41,6 +41,8 @@ fn wrong_arguments_end_with_code_two() {
         &["send"],
         &["send", "t", "b", "-l", "0"],
         &["send", "t", "b", "-p", "x"],
+        &["send", "t", "b", "-n", "garbage"],
+        &["topic", "list", "-n", "127.0.0.1:9876;localhost:x"],
     ] {
         assert_eq!(latermq(arguments).status.code(), Some(2), "{arguments:?}");
     }

@@ -28,9 +28,8 @@ impl TableFile {
     /// Reads the table. An absent one is `None`; so is one that cannot be read, with a loud warning: the broker starts all the same.
     pub(crate) fn load<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         // What reads a table takes a list for a table without members.
-        let parse = |text: &str| match text.trim_start().starts_with('{') {
-            true => parse(text),
-            false => Err("is no JSON object".to_owned()),
+        let parse = |text: &str| {
+            if text.trim_start().starts_with('{') { parse(text) } else { Err("is no JSON object".to_owned()) }
         };
         match self.file.load(parse) {
             Loaded::Main(table) => Some(table),

@@ -34,7 +34,8 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 /// Run a broker, with a name server of its own unless others are named
 ///
 /// Clients of RocketMQ find it at 127.0.0.1:9876. SIGTERM and SIGINT stop it cleanly: it leaves the name servers, takes no more requests,
-/// finishes those in hand, saves, and ends with 0. A second signal ends it at once; nothing that was promised is lost by that.
+/// finishes those in hand, saves, and ends with 0. A second signal, half a second later or more, ends it at once; nothing that was promised
+/// is lost by that.
 #[derive(Debug, Clone, Args)]
 pub(super) struct BrokerArgs {
     /// Outside name servers, host:port, separated by ; (the key namesrvAddr). The broker's own then stays off
@@ -89,9 +90,10 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
             signal = signals.next() => info!(signal, "stopping"),
             reason = running.ended() => fatal(&reason),
         }
+        let asked_at = Instant::now();
         tokio::select! {
             stopped = running.stop() => stopped,
-            signal = signals.next() => Err(Failure::failed(format!("ended by a second {signal} before the stop was complete"))),
+            signal = signals.next_wish(asked_at) => Err(Failure::failed(format!("ended by a second {signal} before the stop was complete"))),
         }
     });
     // What still runs then was given up.

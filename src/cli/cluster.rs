@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 
-use super::failure::Failure;
+use super::{failure::Failure, listen};
 use crate::{
     protocol::{
         Command, RequestCode, ResponseCode,
@@ -71,6 +71,10 @@ impl Cluster {
             .collect();
         if name_servers.is_empty() {
             return Err(Failure::misused("no name server is named: use -n host:port"));
+        }
+        for server in &name_servers {
+            listen::check_pair(server)
+                .map_err(|reason| Failure::misused(format!("name server {server:?}: {reason}")))?;
         }
         Ok(Self { name_servers, timeout: Duration::from_secs(args.timeout), handler, clients: Mutex::default() })
     }

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket},
+    time::{Duration, Instant},
 };
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,6 +16,8 @@ use super::failure::Failure;
 pub(super) const VIP_DISTANCE: u16 = 2;
 /// Pairs of free ports that are tried.
 const PORT_TRIES: usize = 100;
+/// A signal so soon after the first is the same wish: some tools, such as timeout(1), send one to the process and one to its group.
+const SAME_WISH: Duration = Duration::from_millis(500);
 /// Addresses of documentation networks: a route to them is a route to the outside. Nothing is sent to them.
 const OUTSIDE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9),
@@ -78,6 +81,33 @@ impl StopSignals {
             _ = self.interrupt.recv() => "SIGINT",
         }
     }
+
+    /// As [`StopSignals::next`], for the wish that follows one made at `first_at`.
+    pub(super) async fn next_wish(&mut self, first_at: Instant) -> &'static str {
+        loop {
+            let signal = self.next().await;
+            if is_another_wish(first_at, Instant::now()) {
+                return signal;
+            }
+        }
+    }
+}
+
+fn is_another_wish(first_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(first_at) >= SAME_WISH
+}
+
+/// Checks the form of `host:port`.
+pub(super) fn check_pair(pair: &str) -> Result<(), String> {
+    let (host, port) = pair.rsplit_once(':').ok_or("must be host:port")?;
+    let is_bracketed = host.starts_with('[') && host.ends_with(']');
+    if host.is_empty() || host.contains(char::is_whitespace) || (host.contains(':') && !is_bracketed) {
+        return Err("must be host:port, an IPv6 address in brackets".to_owned());
+    }
+    match port.parse::<u16>() {
+        Ok(1..) => Ok(()),
+        _ => Err(format!("must be host:port, and {port:?} is no port")),
+    }
 }
 
 #[cfg(test)]
@@ -95,5 +125,25 @@ mod tests {
         assert_eq!(resolve_pair("[::1]:9876"), Ok(SocketAddr::from((Ipv6Addr::LOCALHOST, 9876))));
         assert_eq!(resolve("::1", 1), Ok(SocketAddr::from((Ipv6Addr::LOCALHOST, 1))));
         assert!(resolve_pair("127.0.0.1").is_err());
+    }
+
+    #[test]
+    fn a_server_is_named_by_host_and_port() {
+        for right in ["127.0.0.1:9876", "[::1]:9876", "broker-a.local:1"] {
+            assert_eq!(check_pair(right), Ok(()), "{right}");
+        }
+        for wrong in ["garbage", "host:", ":9876", "::1", "::1:9876", "host:0", "host:65536", "host:port", "a b:1"] {
+            assert!(check_pair(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// timeout(1) signals the process and its group: the broker took that for a second wish and ended in the middle of its stop.
+    #[test]
+    fn two_signals_within_half_a_second_are_one_wish() {
+        let first_at = Instant::now();
+
+        assert!(!is_another_wish(first_at, first_at));
+        assert!(!is_another_wish(first_at, first_at + Duration::from_millis(499)));
+        assert!(is_another_wish(first_at, first_at + Duration::from_millis(500)));
     }
 }

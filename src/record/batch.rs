@@ -63,7 +63,9 @@ pub enum BatchError {
         left: usize,
     },
     /// A field is longer than the format can hold; only when writing.
-    #[error("the {field} of message {member} of the batch has {bytes} bytes; at most {max} can be sent")]
+    #[error(
+        "length {bytes} of the {field} of message {member} of the batch is more than the {max} bytes that can be sent"
+    )]
     TooLong {
         /// Which member.
         member: usize,

@@ -86,7 +86,7 @@ pub enum RecordError {
     #[error("the topic is not UTF-8")]
     TopicText,
     /// A field is longer than the format can hold.
-    #[error("the {field} has {bytes} bytes; at most {max} can be stored")]
+    #[error("length {bytes} of the {field} is more than the {max} bytes that can be stored")]
     TooLong {
         /// Which field: `body`, `topic`, `properties` or `record`.
         field: &'static str,

@@ -7,6 +7,7 @@
 //! | module | what it is | what it does not know |
 //! | --- | --- | --- |
 //! | [`model`] | values that obey their own rules: offsets, [`model::Timestamp`], properties | everything else |
+//! | [`mutation`] | protective lines that a test can switch off | everything else |
 //! | [`record`] | the message record: the same bytes in the commit log and in a pull reply | files, time |
 //! | [`mod@env`] | the only doors outside: clocks, directory, files; all unsafe code | what is in the files |
 //! | [`protocol`] | RocketMQ remoting, bytes in and bytes out | sockets, the store |
@@ -26,6 +27,7 @@ pub mod config;
 pub mod delay;
 pub mod env;
 pub mod model;
+pub mod mutation;
 pub mod namesrv;
 pub mod protocol;
 pub mod record;

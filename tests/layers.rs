@@ -10,11 +10,12 @@ use std::{
 /// Each module of the crate with the modules it may name.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("model", &[]),
+    ("mutation", &[]),
     ("record", &["model"]),
     ("env", &["model"]),
     ("protocol", &["model"]),
-    ("store", &["model", "record", "env"]),
-    ("delay", &["model", "record", "env", "store"]),
+    ("store", &["model", "mutation", "record", "env"]),
+    ("delay", &["model", "mutation", "record", "env", "store"]),
     ("remoting", &["protocol"]),
     ("broker", &["model", "record", "env", "protocol", "store", "remoting"]),
     ("namesrv", &["model", "env", "protocol", "remoting"]),

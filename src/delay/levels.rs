@@ -11,7 +11,10 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::stamp::DELIVER_AT_MS_MAX;
-use crate::model::{QueueId, Timestamp};
+use crate::{
+    model::{QueueId, Timestamp},
+    mutation::Mutation,
+};
 
 /// The key of `broker.conf`.
 pub const LEVELS_KEY: &str = "messageDelayLevel";
@@ -115,7 +118,8 @@ impl LevelTable {
 
     /// The deliver time of a message of this level. Levels beyond the table wait a second, as in RocketMQ.
     pub fn deliver_at(&self, level: DelayLevel, stored_at: Timestamp) -> Timestamp {
-        stored_at.plus(self.duration(level).unwrap_or(Duration::from_secs(1)))
+        let early = Duration::from_secs(u64::from(Mutation::SecondEarly.is_on()));
+        stored_at.plus(self.duration(level).unwrap_or(Duration::from_secs(1)).saturating_sub(early))
     }
 
     /// Levels and their durations, in order.

@@ -13,7 +13,10 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{DelayLevel, levels::LevelTable, stamp::Generation};
-use crate::model::{PhysicalOffset, Timestamp};
+use crate::{
+    model::{PhysicalOffset, Timestamp},
+    mutation::Mutation,
+};
 
 /// Most runs of a level; beyond, nothing is split any more: a restored record that would split a run is not believed, and all of the run is
 /// restored again.
@@ -127,8 +130,8 @@ impl Run {
 
     fn takes(&self, waiting: &Waiting) -> bool {
         self.to == waiting.queue_offset
-            && self.generation == waiting.generation
-            && self.duration == waiting.duration
+            && ((self.generation, self.duration) == (waiting.generation, waiting.duration)
+                || Mutation::OneCursorForTwoGenerations.is_on())
             && !self.stand.aside
     }
 }
@@ -367,6 +370,10 @@ impl RunState {
 fn merged(runs: &[Run]) -> Vec<RunState> {
     let mut merged: Vec<RunState> = Vec::new();
     for run in runs {
+        let from = if Mutation::ProgressFromCursor.is_on() { run.stand.cursor } else { run.from };
+        if from == run.to {
+            continue;
+        }
         let (generation, duration_ms) = (run.generation, ms(run.duration));
         match merged
             .last_mut()
@@ -374,7 +381,7 @@ fn merged(runs: &[Run]) -> Vec<RunState> {
         {
             Some(last) => last.to = run.to,
             None => {
-                merged.push(RunState { generation, duration_ms, from: run.from, to: run.to, position: run.position.0 });
+                merged.push(RunState { generation, duration_ms, from, to: run.to, position: run.position.0 });
             }
         }
     }

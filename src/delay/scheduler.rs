@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     model::{MessageDraft, PhysicalOffset, SCHEDULE_TOPIC, Timestamp, names},
+    mutation::Mutation,
     record::{Record, RecordView},
     store::{AppendError, Appended, Dispatched, Loaded, MessageStore, StoreHandle},
 };
@@ -247,7 +248,7 @@ impl Scheduler {
         if record.topic() == SCHEDULE_TOPIC {
             return record.sys_flag().is_queued().then(|| self.waits(dispatched));
         }
-        if record.prepared_offset() > 0 {
+        if record.prepared_offset() > 0 && !(dispatched.replay && Mutation::ProgressFromCheckpoint.is_on()) {
             self.restored(dispatched);
         }
         None
@@ -306,7 +307,9 @@ impl Scheduler {
         let mut entries = self.entries();
         while let Some(origin) = entries.unresolved.front().copied() {
             let Some(store) = self.store() else { return false };
-            if let Err(error) = self.take(&store, &origin, &mut entries) {
+            if let Err(error) = self.take(&store, &origin, &mut entries)
+                && !Mutation::OriginForgotten.is_on()
+            {
                 let until = store.now().plus(PAUSE_MIN);
                 if self.state().unresolved_until.replace(until).is_none() {
                     let physical_offset = origin.restored_at.0;
@@ -708,6 +711,9 @@ impl State {
     fn rewind(&mut self, job: &Job, batch: &Batch, refused: bool, now: Timestamp) {
         if let Some(run) = self.run_mut(job.level, job.cursor) {
             let stand = &mut run.stand;
+            if Mutation::CursorNotTakenBack.is_on() {
+                return;
+            }
             stand.cursor = job.cursor;
             stand.head = batch.origins.first().map(|(due, _)| *due);
             // A batch refused for what is in it is tried again record by record; a single record is parked.

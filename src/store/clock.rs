@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{env::Clock, model::Timestamp};
+use crate::{env::Clock, model::Timestamp, mutation::Mutation};
 
 /// Gives the store time; see the module.
 pub(super) struct StoreClock {
@@ -32,6 +32,9 @@ impl StoreClock {
 
     /// Sees to it that no later store time lies before `last`, the last one in the log.
     pub(super) fn not_before(&self, last: Timestamp) {
+        if Mutation::StoreTimeForgotten.is_on() {
+            return;
+        }
         let mut anchor = self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
         *anchor = Anchor { store_time: self.clock.wall().max(last), since_boot: self.clock.since_boot() };
     }
@@ -43,7 +46,7 @@ impl StoreClock {
         let elapsed = since_boot.saturating_sub(anchor.since_boot);
         let by_boot_clock = anchor.store_time.plus(elapsed);
         let wall = self.clock.wall();
-        if wall > by_boot_clock {
+        if wall > by_boot_clock || Mutation::StoreTimeFromWallClock.is_on() {
             *anchor = Anchor { store_time: wall, since_boot };
             wall
         } else {

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     env::{Allocation, EntryKind, Env},
     model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
+    mutation::Mutation,
     record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
 };
 
@@ -135,7 +136,9 @@ impl CommitLog {
             self.env.directory.remove(&segment.path).map_err(failed("remove", &segment))?;
             self.env.directory.sync_folder(&self.folder).map_err(failed("remove", &segment))?;
         }
-        if let Some(segment) = segments.last().filter(|segment| segment.end() > end) {
+        if let Some(segment) =
+            segments.last().filter(|segment| segment.end() > end && !Mutation::TailNotCleared.is_on())
+        {
             let range = end.since(segment.base)..segment.file.bytes();
             segment.file.zero(range).map_err(failed("clear the end of", segment))?;
             segment.file.sync().map_err(failed("sync", segment))?;
@@ -303,7 +306,9 @@ impl CommitLog {
             attempt.touch(&segment, writer.position, blank.len());
             segment.file.write_at(writer.position.since(segment.base), &blank).map_err(AppendError::Io)?;
         }
-        if let Err(error) = segment.file.sync() {
+        if !Mutation::SegmentUnsynced.is_on()
+            && let Err(error) = segment.file.sync()
+        {
             let reason = format!("cannot sync {}: {error}", self.env.directory.display(&segment.path));
             self.health.fail(&reason);
             return Err(AppendError::Failed { reason });
@@ -341,7 +346,9 @@ impl CommitLog {
             created => created?,
         };
         file.sync()?;
-        self.env.directory.sync_folder(&self.folder)?;
+        if !Mutation::SegmentNameUnsynced.is_on() {
+            self.env.directory.sync_folder(&self.folder)?;
+        }
         tracing::info!(segment = %base, "segment created");
         Ok(Segment { base, file, path })
     }
@@ -393,7 +400,7 @@ impl CommitLog {
     fn undo(&self, writer: &mut Writer, encoded: &Encoded, attempt: &Attempt) {
         for record in encoded.records[..attempt.counted].iter().filter(|record| record.queued) {
             if let Some(next) = queue_offset_entry(&mut writer.queue_offsets, record) {
-                *next -= 1;
+                *next -= u64::from(!Mutation::OffsetsNotTakenBack.is_on());
             }
         }
         writer.position = attempt.from;

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     env::{Env, Lock},
     model::{MessageDraft, PhysicalOffset, Properties, QueueId, QueueOffset, Timestamp},
+    mutation::Mutation,
 };
 
 /// Most records of one dispatch round.
@@ -288,7 +289,8 @@ impl MessageStore {
 
     /// Everything before this position may be shown to others: under SYNC_FLUSH only what is durable.
     pub(super) fn readable(&self) -> PhysicalOffset {
-        if self.waits_for_sync() { self.durability.durable() } else { self.log.written() }
+        let only_durable = self.waits_for_sync() && !Mutation::ReadBeforeDurable.is_on();
+        if only_durable { self.durability.durable() } else { self.log.written() }
     }
 
     /// How many bytes of the log are not dispatched yet.
@@ -475,10 +477,10 @@ impl MessageStore {
                 format!("queues or index cannot be written from position {unwritten} on; no checkpoint may pass it");
             return Err(StoreError::Failed { reason });
         }
-        if self.durable() < position {
+        if self.durable() < position && !Mutation::CheckpointBeforeSync.is_on() {
             self.sync_once()?;
         }
-        let queues = first_error(self.dispatcher.queues.sync());
+        let queues = if Mutation::QueuesUnsynced.is_on() { None } else { first_error(self.dispatcher.queues.sync()) };
         let index = self.dispatcher.index.as_ref().and_then(|index| index.sync().err());
         if let Some(error) = queues.or(index) {
             // No later sync tells whether those pages were saved, so no later checkpoint could be true: the next start writes them again.

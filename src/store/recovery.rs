@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     model::{PhysicalOffset, QueueOffset, Timestamp},
+    mutation::Mutation,
     record::RecordView,
 };
 
@@ -59,6 +60,8 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let segments = store.log.segments();
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
     let mut checkpoint = store.checkpoint_files.load().filter(|checkpoint| matches_log(store, &segments, checkpoint));
+    // What it says of the log stays true, whatever became of queues, index and plugins.
+    let durable_to = checkpoint.as_ref().map(|checkpoint| checkpoint.position);
     if let Some(believed) = &checkpoint
         && !matches_derived(store, believed)?
     {
@@ -67,16 +70,16 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     if !recover_plugins(store, checkpoint.as_ref())? {
         checkpoint = None;
     }
-    let (from, last, floor) = match &checkpoint {
-        Some(checkpoint) => (checkpoint.position, checkpoint.last_record, DurableFloor::Position(checkpoint.position)),
-        None if !unclean => (first, None, DurableFloor::Everything),
-        None => {
-            let floor = store.checkpoint_files.load_rocketmq().map_or(DurableFloor::Unknown, |rocketmq| {
-                DurableFloor::Time(rocketmq.log_time.min(rocketmq.queue_time))
-            });
-            (first, None, floor)
-        }
+    let floor = match durable_to {
+        Some(position) => DurableFloor::Position(position),
+        None if !unclean => DurableFloor::Everything,
+        None => store
+            .checkpoint_files
+            .load_rocketmq()
+            .map_or(DurableFloor::Unknown, |rocketmq| DurableFloor::Time(rocketmq.log_time.min(rocketmq.queue_time))),
     };
+    let (from, last) =
+        checkpoint.as_ref().map_or((first, None), |checkpoint| (checkpoint.position, checkpoint.last_record));
     if checkpoint.is_none() {
         store.dispatcher.queues.rewind(first)?;
         if let Some(index) = &store.dispatcher.index {
@@ -97,7 +100,7 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
     store.log.resume(end, queue_offsets(store), last_stored_at);
     for segment in segments.iter().filter(|segment| segment.base < end && segment.end() > from) {
-        if unclean && segment.end() >= end {
+        if segment.end() >= end && !Mutation::KeepGivenUpPages.is_on() {
             let written = write_again(segment, from.max(segment.base), end);
             written.map_err(|source| store.io_error("write", &segment.path, source))?;
         }

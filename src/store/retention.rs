@@ -12,7 +12,10 @@
 use std::{path::Path, sync::PoisonError, time::Duration};
 
 use super::{MessageStore, StoreError, dispatch::first_error};
-use crate::model::{PhysicalOffset, Timestamp};
+use crate::{
+    model::{PhysicalOffset, Timestamp},
+    mutation::Mutation,
+};
 
 impl MessageStore {
     /// Looks at the disk and deletes what retention allows; gives the number of deleted segments.
@@ -37,9 +40,14 @@ impl MessageStore {
 
         // What pins a segment is judged by what was dispatched. Once that is durable, and the checkpoint knows of it, it stays true.
         let pinned = self.dispatcher.plugins.iter().filter_map(|plugin| plugin.pinned_from()).min();
-        self.checkpoint_once()?;
-        let keep_from = PhysicalOffset(self.checkpointed.load(std::sync::atomic::Ordering::Acquire))
-            .min(pinned.unwrap_or(PhysicalOffset(u64::MAX)));
+        let pinned = pinned.filter(|_| !Mutation::NoPin.is_on());
+        let durable = if Mutation::PinEndsBeforeSync.is_on() {
+            u64::MAX
+        } else {
+            self.checkpoint_once()?;
+            self.checkpointed.load(std::sync::atomic::Ordering::Acquire)
+        };
+        let keep_from = PhysicalOffset(durable).min(pinned.unwrap_or(PhysicalOffset(u64::MAX)));
         let mut deleted = 0;
         while deleted < expired && self.log.segments().first().is_some_and(|oldest| oldest.end() <= keep_from) {
             let removed = self.log.remove_oldest();

@@ -4,6 +4,7 @@ use memchr::memmem;
 
 use crate::{
     model::PhysicalOffset,
+    mutation::Mutation,
     record::{Frame, RecordView, kind, layout::BLANK_BYTES_MIN},
 };
 
@@ -74,13 +75,17 @@ fn is_sound(record: RecordView<'_>) -> bool {
     let properties = record.properties().as_bytes();
     let properties_at = record.end().0 - properties.len() as u64;
     // No topic has a NUL in its name.
-    record.body_is_sound() && !record.topic().contains('\0') && !has_lost_page(properties, properties_at)
+    (record.body_is_sound() || Mutation::BodyUnchecked.is_on())
+        && ((!record.topic().contains('\0') && !has_lost_page(properties, properties_at))
+            || Mutation::PropertiesUnchecked.is_on())
 }
 
 /// Whether a write stopped within the properties of a record, which begins `bytes`: they end in zeros, and so it goes on behind them.
 fn is_cut_short(record: RecordView<'_>, bytes: &[u8]) -> bool {
     let behind = &bytes[record.total_bytes() as usize..];
-    record.properties().as_bytes().last() == Some(&0) && behind.iter().take(BLANK_BYTES_MIN).all(|&byte| byte == 0)
+    !Mutation::PropertiesUnchecked.is_on()
+        && record.properties().as_bytes().last() == Some(&0)
+        && behind.iter().take(BLANK_BYTES_MIN).all(|&byte| byte == 0)
 }
 
 /// Whether `text`, which begins at byte `at` of the log, has a run of zeros whose two ends are sector borders or the ends of the text.

@@ -33,6 +33,8 @@ pub(crate) struct Message {
     pub(crate) acknowledged: bool,
     /// Whether that was promised to outlast a power loss.
     pub(crate) durable: bool,
+    /// It could not be read for a while: others of its level may overtake it.
+    pub(crate) unordered: bool,
     /// It was not durable when the power went, and nobody had promised that it was.
     pub(crate) excused: bool,
 }
@@ -50,6 +52,7 @@ impl Message {
             end: None,
             acknowledged: false,
             durable: false,
+            unordered: false,
             excused: false,
         }
     }
@@ -81,6 +84,13 @@ impl Ledger {
 
     pub(crate) fn message_mut(&mut self, id: Id) -> &mut Message {
         self.messages.get_mut(&id).expect("it was sent")
+    }
+
+    /// Waiting messages could not be read for a while.
+    pub(crate) fn forget_order(&mut self) {
+        for message in self.messages.values_mut() {
+            message.unordered = true;
+        }
     }
 
     /// The power went: what was not durable, and not promised to be, may be gone.

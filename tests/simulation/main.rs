@@ -72,3 +72,26 @@ fn the_same_seed_does_the_same() {
         assert_eq!(first.1, second.1, "trace of seed {seed}");
     }
 }
+
+/// Seeds within which each mutation must be noticed.
+#[cfg(debug_assertions)]
+const SEEDS_PER_MUTATION: u64 = 120;
+
+#[cfg(debug_assertions)]
+#[test]
+fn the_simulation_notices_when_a_protective_line_is_missing() {
+    let missed = runner::each(&latermq::mutation::Mutation::ALL, |&mutation| {
+        let notices = |seed| {
+            let simulated =
+                runner::catch("", |history| mutation.during(|| Simulation::new(seed, history, false).run()));
+            simulated
+                .err()
+                .map(|failure| failure.lines().next().unwrap_or_default().chars().take(150).collect::<String>())
+        };
+        let noticed = (0..SEEDS_PER_MUTATION).find_map(|seed| Some((seed, notices(seed)?)));
+        let Some((seed, failure)) = noticed else { return Some(mutation) };
+        eprintln!("{mutation:?}: seed {seed}{failure}");
+        None
+    });
+    assert_eq!(missed, [], "mutations that {SEEDS_PER_MUTATION} seeds did not notice");
+}

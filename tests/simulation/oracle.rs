@@ -43,11 +43,12 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
     times_ascend(reader)
 }
 
-/// Within a level, messages that wait equally long arrive in the order in which they were stored.
+/// Within a level, messages that wait equally long arrive in the order in which they were stored, unless one could not be read for a while.
 fn in_order(ledger: &Ledger, reader: &Reader, delivered: &BTreeMap<Id, &Sighting>) -> Result<(), String> {
     let mut last: Option<(u32, Id, &Sighting)> = None;
     for (queue, _, waited) in reader.waiting() {
-        let Some(arrived) = delivered.get(&waited.id) else { continue };
+        let arrived = delivered.get(&waited.id).filter(|_| !ledger.message(waited.id).unordered);
+        let Some(arrived) = arrived else { continue };
         if let Some((level, before, before_arrived)) = last
             && level == queue.1
             && ledger.message(before).delay == ledger.message(waited.id).delay

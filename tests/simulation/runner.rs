@@ -6,7 +6,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -44,9 +44,8 @@ pub(crate) fn run(seeds: u64) {
     let next = AtomicU64::new(first);
     let stop = AtomicBool::new(false);
     let failures = Mutex::new(Vec::new());
-    let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..threads() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -65,6 +64,27 @@ pub(crate) fn run(seeds: u64) {
     let failures = failures.into_inner().unwrap();
     eprintln!("{} seeds ran from {first} on, {} failed", next.load(Ordering::Relaxed) - first, failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Does something for each of several things, on all cores; gathers what comes back.
+pub(crate) fn each<T: Sync, R: Send>(things: &[T], act: impl Fn(&T) -> Option<R> + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let gathered = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..threads() {
+            scope.spawn(|| {
+                while let Some(thing) = things.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let back = act(thing);
+                    gathered.lock().unwrap().extend(back);
+                }
+            });
+        }
+    });
+    gathered.into_inner().unwrap()
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs one seed.

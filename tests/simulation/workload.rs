@@ -159,6 +159,9 @@ impl Simulation {
 
     fn act(&mut self) {
         match self.rng.u32(..100) {
+            95 => self.delete_and_lose_power(),
+            96 => self.reads_fail_at_dispatch(),
+            97 => self.sync_fails(),
             98 => self.plan_fault(),
             99 => self.fill_disk(),
             _ => self.act_without_faults(),
@@ -215,8 +218,22 @@ impl Simulation {
         }
     }
 
+    /// Some messages of more than a page.
+    fn send_large(&mut self) {
+        for _ in 0..3 {
+            let level = self.rng.u32(..3);
+            let mut message = self.draw_message(level);
+            message.fill.1 = self.rng.usize(4_000..=BODY_BYTES_MAX);
+            self.send_message(message);
+        }
+    }
+
     fn send_one(&mut self, level: u32) {
         let message = self.draw_message(level);
+        self.send_message(message);
+    }
+
+    fn send_message(&mut self, message: Message) {
         let id = self.ledger.sending(message);
         let appended = self.machine.process().store.append(self.ledger.draft(id));
         self.sent(&[id], appended.map(|appended| vec![appended.end]));
@@ -347,16 +364,76 @@ impl Simulation {
         let (after, times) = (self.rng.u64(..6), self.rng.u64(1..4));
         self.machine.directory.fail_under(Path::new(folder), operation, after, ErrorKind::Other, times);
         self.faulty = true;
+        let may_overtake = operation == Operation::Read;
         self.say(&format!("{operation:?} under {folder:?} fails {times} times after {after}"));
         for _ in 0..self.rng.u32(1..12) {
             self.act_without_faults();
             self.settle();
             if !self.faulty {
-                return;
+                break;
             }
+        }
+        if may_overtake {
+            // A waiting message that cannot be read is set aside, and the others of its level go on.
+            self.ledger.forget_order();
+        }
+        if !self.faulty {
+            return;
         }
         self.heal();
         self.settle();
+    }
+
+    /// What fell due is restored and read, old segments go, and then the power: what was not synced must not be missed.
+    fn delete_and_lose_power(&mut self) {
+        self.machine.advance(Duration::from_secs(self.rng.u64(7_200..10_000)));
+        for _ in 0..4 {
+            self.tick();
+        }
+        while !self.machine.must_end() && self.machine.process().store.dispatch_once(u64::MAX) {}
+        self.settle();
+        self.retain();
+        let end = End::PowerLoss(self.rng.u64(..));
+        self.end(end);
+    }
+
+    /// Queues cannot be read while restored records are dispatched.
+    fn reads_fail_at_dispatch(&mut self) {
+        let end = self.draw_end();
+        self.end(end);
+        self.machine.advance(Duration::from_secs(self.rng.u64(1..20)));
+        for _ in 0..3 {
+            self.tick();
+        }
+        self.sync();
+        self.collect_answers();
+        if !self.machine.must_end() {
+            let (after, times) = (self.rng.u64(..3), self.rng.u64(1..4));
+            let directory = &self.machine.directory;
+            directory.fail_under(Path::new("consumequeue"), Operation::Read, after, ErrorKind::Other, times);
+            self.faulty = true;
+            self.dispatch();
+            self.heal();
+        }
+    }
+
+    /// The log cannot be synced; the next process goes on with what the last one left in memory, until the power goes.
+    fn sync_fails(&mut self) {
+        self.faulty = true;
+        self.machine.directory.fail_under(Path::new("commitlog"), Operation::Sync, 0, ErrorKind::Other, 1);
+        self.say("a sync of the log fails");
+        self.send_large();
+        self.sync();
+        self.collect_answers();
+        self.cease(End::Kill);
+        self.restart();
+        self.work();
+        self.settle();
+        self.send_large();
+        self.work();
+        self.settle();
+        let end = End::PowerLoss(self.rng.u64(..));
+        self.end(end);
     }
 
     fn fill_disk(&mut self) {
@@ -381,6 +458,9 @@ impl Simulation {
         if !self.machine.must_end() {
             // What is tried again now and then.
             self.machine.process().store.dispatch_once(u64::MAX);
+            self.settle();
+        }
+        if !self.machine.must_end() {
             let retained = self.machine.process().store.retain_once();
             self.say(&format!("retain: {}", outcome(&retained)));
         }
@@ -494,7 +574,7 @@ impl Simulation {
 
     /// Starts a process, however often that is interrupted.
     fn restart(&mut self) {
-        if !self.faulty && self.rng.u32(..12) == 0 {
+        if !self.faulty && self.planned_end.is_none() && self.rng.u32(..12) == 0 {
             self.lose_derived();
         }
         if self.rng.u32(..4) == 0 {

@@ -449,7 +449,9 @@ impl Index {
 
     fn truncate(&self, position: PhysicalOffset) -> io::Result<()> {
         let mut writer = self.writer();
-        // A process that was killed may have created or removed files without syncing the folder.
+        // A process that was killed may have created or removed files without syncing the folder; what a power cut took with it can be synced
+        // only once it is there again.
+        self.directory.create_folder(&self.folder)?;
         *writer = Writer { folder_dirty: true, ..Writer::default() };
         while let Some(file) = self.files().pop() {
             let count = self.shape.count_below(&*file.file, position)?;

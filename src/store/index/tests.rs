@@ -411,6 +411,16 @@ fn a_chain_whose_link_was_torn_off_is_found_again() {
 }
 
 #[test]
+fn an_index_without_folder_can_be_cut_and_synced() {
+    let directory = MemoryDirectory::new();
+    let index = small(&directory);
+
+    index.truncate_from(PhysicalOffset(0)).unwrap();
+
+    index.sync().unwrap();
+}
+
+#[test]
 fn store_38_a_cleared_index_begins_anew() {
     let directory = MemoryDirectory::new();
     let index = small(&directory);

@@ -7,8 +7,9 @@ use std::{
 
 use tracing::info;
 
-use super::{BrokerOptions, blocking::blocking, failure::Failure, table_file::TableFile, topics::is_name_byte};
+use super::{BrokerOptions, blocking::blocking, failure::Failure, table_file::TableFile};
 use crate::{
+    model::is_name_byte,
     protocol::{
         ResponseCode,
         body::{DataVersion, SubscriptionGroupConfig, SubscriptionGroups},

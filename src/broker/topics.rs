@@ -12,7 +12,7 @@ use super::{BrokerOptions, blocking::blocking, failure::Failure, perm, table_fil
 use crate::{
     model::{
         DLQ_PREFIX, PARKING_TOPIC, PhysicalOffset, QueueId, QueueOffset, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX,
-        SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic, is_system_topic,
+        SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic, is_name_byte, is_system_topic,
     },
     protocol::{
         ResponseCode,
@@ -492,11 +492,6 @@ pub(crate) fn validate(topic: &str) -> Result<(), Failure> {
         return invalid("The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$".into());
     }
     Ok(())
-}
-
-/// Whether a byte may stand in the name of a topic or group.
-pub(crate) fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'_' | b'-')
 }
 
 /// Whether clients may send to a topic of that name.

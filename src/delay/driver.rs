@@ -5,7 +5,6 @@
 //! slewed, and hours of suspension count. Nothing is polled: an idle scheduler never wakes.
 
 use std::{
-    any::Any,
     io,
     os::fd::OwnedFd,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,7 +21,7 @@ use rustix::{
 };
 
 use super::scheduler::Scheduler;
-use crate::model::Timestamp;
+use crate::{model::Timestamp, store::threads::panic_text};
 
 /// Name of the thread.
 const THREAD_NAME: &str = "delay-scheduler";
@@ -147,10 +146,6 @@ fn run(scheduler: &Scheduler, timers: &Timers, bell: &Bell) -> io::Result<()> {
 fn once(ms: i64) -> Itimerspec {
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
     Itimerspec { it_interval: none, it_value: Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 } }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("?")
 }
 
 #[cfg(test)]

@@ -12,5 +12,5 @@ pub use properties::{Properties, PropertiesView, names};
 pub use timestamp::Timestamp;
 pub use topic::{
     DLQ_PREFIX, PARKING_TOPIC, QueueId, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic,
-    dlq_topic, is_legal_topic, is_system_topic, java_hash, retry_topic,
+    dlq_topic, is_legal_topic, is_name_byte, is_system_topic, java_hash, retry_topic,
 };

@@ -109,7 +109,12 @@ pub fn is_system_topic(name: &str) -> bool {
 pub fn is_legal_topic(name: &str) -> bool {
     let is_long = name.starts_with(RETRY_PREFIX) || name.starts_with(DLQ_PREFIX);
     let max = if is_long { RETRY_TOPIC_BYTES_MAX } else { TOPIC_BYTES_MAX };
-    (1..=max).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"%|-_".contains(&byte))
+    (1..=max).contains(&name.len()) && name.bytes().all(is_name_byte)
+}
+
+/// Whether a byte may stand in the name of a topic or group.
+pub fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'_' | b'-')
 }
 
 /// Java's `String.hashCode`: 31·h + c over UTF-16 code units, wrapping at 32 bits.

@@ -7,6 +7,9 @@
 //! | `delayPending`, `delayPendingBytes` | `level` | what waits |
 //! | `delayNextDeadlineMs` | `level` | when the next message is due, ms since the epoch; absent if none waits |
 //! | `delayPaused` | `level` | how many parts of the level pause after a failure |
+//! | `delayGenerationPending` | `level`, `generation` | what waits of one generation of the level; absent once it is drained |
+//! | `delayGenerationMs` | `level`, `generation` | how long it waits: differs from `delayLevelMs` after a change of the table; absent for what Apache RocketMQ stored |
+//! | `delayGenerationNextDeadlineMs` | `level`, `generation` | when its next message is due |
 //! | `delayRestored`, `delayParked` | `level` | since the start |
 //! | `delayLateCount`, `delayLateTotalMs`, `delayLateMaxMs` | `level` | deliver time to store time of what was restored, since the start |
 //! | `delaySkipped` | | messages restored again since a later one of their level was found restored |
@@ -15,11 +18,15 @@
 //! | `delayPinnedFrom` | | position of the oldest waiting record; absent if none waits |
 
 use super::scheduler::{LevelView, Scheduler};
-use crate::store::{Figure, FigureValue};
+use crate::{
+    model::Timestamp,
+    store::{Figure, FigureValue},
+};
 
 /// The figures now.
 pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
     let mut figures = Vec::new();
+    let options = scheduler.options();
     for view in scheduler.level_views() {
         let LevelView { level, counts, .. } = view;
         if view.max > 0 {
@@ -30,8 +37,8 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
                 value: FigureValue::Text(text),
             });
         }
-        let duration = scheduler.options.levels.duration(level).map(|duration| duration.as_millis() as f64);
-        let deadline = view.next_deadline.map(|deadline| deadline.0.max(0) as f64);
+        let duration = options.levels.duration(level).map(|duration| duration.as_millis() as f64);
+        let deadline = deadline_ms(view.next_deadline);
         let numbers = [
             ("delayLevelMs", duration),
             ("delayPending", Some(view.pending as f64)),
@@ -48,6 +55,18 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
             let labels = vec![("level", level.to_string())];
             Some(Figure { name: name.into(), labels, value: FigureValue::Number(value?) })
         }));
+        for part in view.generations {
+            let duration = Some(part.duration.as_millis() as f64).filter(|ms| *ms > 0.0);
+            let numbers = [
+                ("delayGenerationPending", Some(part.pending as f64)),
+                ("delayGenerationMs", duration),
+                ("delayGenerationNextDeadlineMs", deadline_ms(part.next_deadline)),
+            ];
+            figures.extend(numbers.into_iter().filter_map(|(name, value)| {
+                let labels = vec![("level", level.to_string()), ("generation", part.generation.0.to_string())];
+                Some(Figure { name: name.into(), labels, value: FigureValue::Number(value?) })
+            }));
+        }
     }
     let counts = scheduler.counts();
     let numbers = [
@@ -61,4 +80,8 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
         Some(Figure { name: name.into(), labels: Vec::new(), value: FigureValue::Number(value?) })
     }));
     figures
+}
+
+fn deadline_ms(deadline: Option<Timestamp>) -> Option<f64> {
+    deadline.map(|deadline| deadline.0.max(0) as f64)
 }

@@ -32,7 +32,7 @@ const UNITS: [(char, u64); 4] = [('d', 86_400_000), ('h', 3_600_000), ('m', 60_0
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DelayLevel(u32);
 
-/// How long each level waits. Not empty, never changed.
+/// How long each level waits. Not empty; a change of the table is another table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LevelTable {
     delays: Vec<Duration>,
@@ -116,10 +116,15 @@ impl LevelTable {
         self.delays.get(level.queue_id().0 as usize).copied()
     }
 
-    /// The deliver time of a message of this level. Levels beyond the table wait a second, as in RocketMQ.
-    pub fn deliver_at(&self, level: DelayLevel, stored_at: Timestamp) -> Timestamp {
+    /// How long a message of this level waits. Levels beyond the table wait a second, as in RocketMQ.
+    pub(super) fn wait(&self, level: DelayLevel) -> Duration {
         let early = Duration::from_secs(u64::from(Mutation::SecondEarly.is_on()));
-        stored_at.plus(self.duration(level).unwrap_or(Duration::from_secs(1)).saturating_sub(early))
+        self.duration(level).unwrap_or(Duration::from_secs(1)).saturating_sub(early)
+    }
+
+    /// The deliver time of a message of this level that is stored at `stored_at`.
+    pub fn deliver_at(&self, level: DelayLevel, stored_at: Timestamp) -> Timestamp {
+        stored_at.plus(self.wait(level))
     }
 
     /// Levels and their durations, in order.

@@ -3,6 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     driver::{Bell, Driver},
     figures::figures,
     generations::Generations,
-    levels::DelayLevel,
+    levels::{DelayLevel, LevelTable},
     scheduler::Scheduler,
     stamp::Stamp,
 };
@@ -25,6 +26,10 @@ use crate::{
 
 /// Name of the plugin: in logs and in the checkpoint.
 const NAME: &str = "levels";
+/// Bits of a mark that hold how long the message waits, in milliseconds; the level lies above them. A longest delay fits.
+const WAIT_BITS: u32 = 48;
+const _: () =
+    assert!(super::levels::DELAY_MS_MAX < 1 << WAIT_BITS && super::levels::LEVELS_MAX < 1 << (64 - WAIT_BITS));
 
 /// Delivers messages with a delay level when they are due; a plugin of the store.
 ///
@@ -70,13 +75,15 @@ impl Plugin for LevelScheduler {
     }
 
     fn admit(&self, draft: &mut MessageDraft, context: &AdmitContext<'_>) -> Result<Admission, Refusal> {
-        let level = admission::admit(&self.scheduler.options.levels, draft, context)?;
-        Ok(level.map_or(Admission::Pass, |level| Admission::Marked(Mark(u64::from(level.number())))))
+        // The message waits as long as the table says now, also if another is in force before it is stored.
+        let table = &self.scheduler.options().levels;
+        let level = admission::admit(table, draft, context)?;
+        Ok(level.map_or(Admission::Pass, |level| Admission::Marked(mark(level, table.wait(level)))))
     }
 
     fn place(&self, mark: Mark, place: &Placement) -> i64 {
-        let Some(level) = u32::try_from(mark.0).ok().and_then(DelayLevel::new) else { return 0 };
-        let deliver_at = self.scheduler.options.levels.deliver_at(level, place.stored_at);
+        let Some((level, wait)) = marked(mark) else { return 0 };
+        let deliver_at = place.stored_at.plus(wait);
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = generations.place(level, deliver_at.since(place.stored_at));
         Stamp::waiting(generation, deliver_at).to_field()
@@ -131,9 +138,17 @@ impl Plugin for LevelScheduler {
         if key != LEVELS_KEY {
             return SettingChange::NotMine;
         }
-        SettingChange::Refused(format!(
-            "{LEVELS_KEY} cannot be changed to {value:?} while the broker runs: change it in broker.conf and restart"
-        ))
+        match value.parse::<LevelTable>() {
+            Ok(levels) => {
+                let before = self.scheduler.options();
+                if before.levels != levels {
+                    tracing::info!(before = %before.levels, now = %levels, "delay levels changed; what waits keeps its time");
+                    self.scheduler.set_options(DelayOptions { levels, ..DelayOptions::clone(&before) });
+                }
+                SettingChange::Accepted
+            }
+            Err(error) => SettingChange::Refused(error.to_string()),
+        }
     }
 
     fn figures(&self) -> Vec<Figure> {
@@ -141,7 +156,7 @@ impl Plugin for LevelScheduler {
     }
 
     fn start(&self) -> Result<(), PluginError> {
-        tracing::info!(levels = %self.scheduler.options.levels, "delay levels");
+        tracing::info!(levels = %self.scheduler.options().levels, "delay levels");
         let driver = Driver::start(self.scheduler.clone()).map_err(|error| PluginError {
             plugin: NAME,
             reason: format!("cannot start the thread of the scheduler: {error}"),
@@ -158,4 +173,16 @@ impl Plugin for LevelScheduler {
         }
         *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
+}
+
+/// What a draft of this level that waits so long is marked with.
+fn mark(level: DelayLevel, wait: Duration) -> Mark {
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min((1 << WAIT_BITS) - 1);
+    Mark(u64::from(level.number()) << WAIT_BITS | wait_ms)
+}
+
+/// Takes a [`mark`] apart.
+fn marked(mark: Mark) -> Option<(DelayLevel, Duration)> {
+    let level = u32::try_from(mark.0 >> WAIT_BITS).ok().and_then(DelayLevel::new)?;
+    Some((level, Duration::from_millis(mark.0 & ((1 << WAIT_BITS) - 1))))
 }

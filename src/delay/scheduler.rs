@@ -47,7 +47,8 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The scheduler; see the module.
 pub(super) struct Scheduler {
-    pub(super) options: DelayOptions,
+    /// Replaced when the table changes; locked only to be read or replaced.
+    options: Mutex<Arc<DelayOptions>>,
     topics: Arc<dyn RealTopics>,
     handle: OnceLock<StoreHandle>,
     state: Mutex<State>,
@@ -116,7 +117,7 @@ pub(super) struct LevelCounts {
 }
 
 /// One level, as tools see it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct LevelView {
     pub(super) level: DelayLevel,
     pub(super) pending: u64,
@@ -125,7 +126,19 @@ pub(super) struct LevelView {
     pub(super) max: u64,
     pub(super) next_deadline: Option<Timestamp>,
     pub(super) paused: u64,
+    /// The generations that wait, in order.
+    pub(super) generations: Vec<GenerationView>,
     pub(super) counts: LevelCounts,
+}
+
+/// What waits of one generation, as tools see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GenerationView {
+    pub(super) generation: Generation,
+    /// Zero for what Apache RocketMQ wrote.
+    pub(super) duration: Duration,
+    pub(super) pending: u64,
+    pub(super) next_deadline: Option<Timestamp>,
 }
 
 /// What one [`LevelScheduler::tick`](super::LevelScheduler::tick) did.
@@ -182,7 +195,7 @@ enum BatchEnd {
 impl Scheduler {
     pub(super) fn new(options: DelayOptions, topics: Arc<dyn RealTopics>) -> Self {
         Self {
-            options,
+            options: Mutex::new(Arc::new(options)),
             topics,
             handle: OnceLock::new(),
             state: Mutex::default(),
@@ -200,6 +213,16 @@ impl Scheduler {
     /// The store, as long as it lives.
     pub(super) fn store(&self) -> Option<Arc<MessageStore>> {
         self.handle.get().and_then(StoreHandle::store)
+    }
+
+    /// The options in force.
+    pub(super) fn options(&self) -> Arc<DelayOptions> {
+        Arc::clone(&self.options.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts other options in force. Deadlines of what waits stand in its records: none of them moves.
+    pub(super) fn set_options(&self, options: DelayOptions) {
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -261,9 +284,10 @@ impl Scheduler {
         let queue_offset = record.queue_offset().0;
         let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
 
+        let options = self.options();
         let mut entries = self.entries();
         let mut state = self.state();
-        let mut longest = state.progress.longest(level, &self.options.levels);
+        let mut longest = state.progress.longest(level, &options.levels);
         let believed = state.believed.get(&level).copied().unwrap_or(0);
         let progress = state.progress.levels.entry(level).or_default();
         if progress.begins(stamp.generation) {
@@ -390,7 +414,8 @@ impl Scheduler {
             return Some(said.0);
         }
         let level = DelayLevel::of_queue(record.queue_id());
-        let longest = self.state().progress.longest(level, &self.options.levels);
+        let options = self.options();
+        let longest = self.state().progress.longest(level, &options.levels);
         Some(deliver_at(record, existing, longest).0)
     }
 
@@ -459,7 +484,8 @@ impl Scheduler {
             tick.next_deadline = self.next_deadline();
             return tick;
         }
-        let job = self.state().pick(now, &self.options);
+        let options = self.options();
+        let job = self.state().pick(now, &options);
         if let Some(job) = job {
             if self.is_too_far_ahead(&store) {
                 return tick;
@@ -518,7 +544,7 @@ impl Scheduler {
                             return (batch, BatchEnd::Full);
                         } else if hint > now && hint <= now.plus(job.longest) {
                             return (batch, BatchEnd::NotDue(hint));
-                        } else if !job.gives_up(now, self.options.park_after) {
+                        } else if !job.gives_up(now, self.options().park_after) {
                             let next = entries::read(store, job.level, batch.end + 1, 1);
                             let next = next.first().map_or(end_of(&entry), |next| next.position);
                             if job.pause.is_none() {
@@ -619,10 +645,11 @@ impl Scheduler {
 
     /// Every level that the table has or that was ever used.
     pub(super) fn level_views(&self) -> Vec<LevelView> {
+        let options = self.options();
         let state = self.state();
         let nothing = LevelProgress::default();
-        let mut levels: Vec<DelayLevel> = self.options.levels.iter().map(|(level, _)| level).collect();
-        levels.extend(state.progress.levels.keys().filter(|level| **level > self.options.levels.max()));
+        let mut levels: Vec<DelayLevel> = options.levels.iter().map(|(level, _)| level).collect();
+        levels.extend(state.progress.levels.keys().filter(|level| **level > options.levels.max()));
         let views = levels.into_iter().map(|level| {
             let progress = state.progress.levels.get(&level).unwrap_or(&nothing);
             LevelView {
@@ -633,6 +660,7 @@ impl Scheduler {
                 max: progress.next,
                 next_deadline: progress.runs.iter().filter_map(super::progress::Run::due).min(),
                 paused: progress.runs.iter().filter(|run| run.stand.pause.is_some()).count() as u64,
+                generations: generation_views(progress),
                 counts: state.level_counts.get(&level).copied().unwrap_or_default(),
             }
         });
@@ -770,6 +798,21 @@ fn origin_of(dispatched: &Dispatched<'_>) -> Option<Origin> {
         restored_at: dispatched.position,
         replay: dispatched.replay,
     })
+}
+
+fn generation_views(progress: &LevelProgress) -> Vec<GenerationView> {
+    let mut views: BTreeMap<Generation, GenerationView> = BTreeMap::new();
+    for run in &progress.runs {
+        let view = views.entry(run.generation).or_insert(GenerationView {
+            generation: run.generation,
+            duration: run.duration,
+            pending: 0,
+            next_deadline: None,
+        });
+        view.pending += run.to - run.from;
+        view.next_deadline = view.next_deadline.into_iter().chain(run.due()).min();
+    }
+    views.into_values().collect()
 }
 
 fn longer(before: Option<Pause>, now: Timestamp) -> Pause {

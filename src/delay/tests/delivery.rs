@@ -1,7 +1,7 @@
 //! What is delivered when, and what it looks like.
 
-use super::*;
-use crate::store::{PullQuery, PullStatus, SettingChange};
+use super::{super::stamp::Stamp, *};
+use crate::store::{Admission, AdmitContext, Placement, PullQuery, PullStatus, SettingChange};
 
 #[test]
 fn schedule_24_26_each_default_level_is_on_time_to_the_millisecond() {
@@ -271,13 +271,114 @@ fn schedule_52_figures_tell_what_waits_and_what_was_late() {
 }
 
 #[test]
-fn schedule_8_a_live_change_of_the_table_is_refused() {
-    let rig = Rig::new("1s");
+fn schedule_8_a_live_change_of_the_table_counts_whole_or_not_at_all() {
+    let rig = Rig::new("1s 5s");
 
-    let answer = rig.store.change_setting(LEVELS_KEY, "2s");
+    for text in ["", "2s 3x", "2s  3s", "0s", "2s 99999999999d"] {
+        let answer = rig.store.change_setting(LEVELS_KEY, text);
+        assert!(matches!(answer, SettingChange::Refused(reason) if reason.contains(LEVELS_KEY)), "{text:?}");
+    }
+    assert_eq!(rig.number("delayLevelMs", Some(1)), 1_000.0);
+    assert_eq!(rig.number("delayLevelMs", Some(2)), 5_000.0);
 
-    assert!(matches!(answer, SettingChange::Refused(reason) if reason.contains("restart")));
+    assert_eq!(rig.store.change_setting(LEVELS_KEY, "2s 3s 4s"), SettingChange::Accepted);
+    assert_eq!(rig.number("delayLevelMs", Some(1)), 2_000.0);
+    assert_eq!(rig.number("delayLevelMs", Some(3)), 4_000.0);
     assert_eq!(rig.store.change_setting("other", "2s"), SettingChange::NotMine);
+}
+
+#[test]
+fn after_a_live_change_new_messages_wait_by_the_new_table_and_earlier_ones_keep_their_time() {
+    let rig = Rig::new("10s 20s");
+    rig.send("orders", 1, "old");
+    rig.send("orders", 2, "gone");
+    rig.send("orders", 9, "clamped before");
+
+    assert_eq!(rig.store.change_setting(LEVELS_KEY, "1s"), SettingChange::Accepted);
+    rig.send("orders", 1, "new");
+    rig.send("orders", 9, "clamped after");
+
+    let generation = |name: &str, level: &str, generation: &str| {
+        let labels = vec![("level", level.to_owned()), ("generation", generation.to_owned())];
+        let figures = rig.store.figures();
+        figures.into_iter().find(|figure| figure.name == name && figure.labels == labels).map(|figure| figure.value)
+    };
+    let number = |number: f64| Some(FigureValue::Number(number));
+    assert_eq!(generation("delayGenerationPending", "1", "1"), number(1.0));
+    assert_eq!(generation("delayGenerationMs", "1", "1"), number(10_000.0));
+    assert_eq!(generation("delayGenerationNextDeadlineMs", "1", "1"), number((START.0 + 10_000) as f64));
+    assert_eq!(generation("delayGenerationPending", "1", "2"), number(2.0));
+    assert_eq!(generation("delayGenerationMs", "1", "2"), number(1_000.0));
+    assert_eq!(generation("delayGenerationPending", "2", "1"), number(2.0));
+
+    rig.advance(999);
+    assert_eq!(rig.step(), 0);
+    rig.advance(1);
+    assert_eq!(rig.step(), 2);
+    assert_eq!(rig.bodies("orders", 0), ["new", "clamped after"]);
+    assert_eq!(generation("delayGenerationPending", "1", "2"), None, "it has drained");
+    rig.advance(8_999);
+    assert_eq!(rig.step(), 0);
+    rig.advance(1);
+    assert_eq!(rig.step(), 1);
+    rig.advance(9_999);
+    assert_eq!(rig.step(), 0);
+    rig.advance(1);
+    assert_eq!(rig.step(), 2);
+    assert_eq!(rig.bodies("orders", 0), ["new", "clamped after", "old", "gone", "clamped before"]);
+    assert_eq!(rig.scheduler.next_deadline(), None);
+}
+
+/// A message that was admitted by the table before and is stored when another is in force keeps what it was admitted for: a level that is
+/// gone would wait a second, and one that became shorter would come early.
+#[test]
+fn a_message_admitted_before_a_live_change_waits_as_it_was_admitted() {
+    let rig = Rig::new("10s 20s");
+    let mut admitted = draft("orders", 2, "between");
+    let context = AdmitContext { batch: None, body_bytes_max: 1024 };
+    let Ok(Admission::Marked(mark)) = rig.scheduler.admit(&mut admitted, &context) else { panic!("it is delayed") };
+
+    assert_eq!(rig.store.change_setting(LEVELS_KEY, "1s"), SettingChange::Accepted);
+
+    let place =
+        Placement { stored_at: START, position: PhysicalOffset::ZERO, bytes: 100, queue_offset: QueueOffset(0) };
+    let stamp = Stamp::from_field(rig.scheduler.place(mark, &place));
+    assert_eq!(stamp.deliver_at(), Some(START.plus(Duration::from_secs(20))));
+}
+
+#[test]
+fn changes_of_the_table_there_and_back_deliver_each_message_once_at_its_time_also_after_a_kill() {
+    let mut rig = Rig::new("2s 3s");
+    let mut due = Vec::new();
+    for round in 0..20_u64 {
+        let table = ["2s 3s", "1s", "5s 1s 1s", "1s 9s"][round as usize % 4];
+        let waits = [[2, 3], [1, 1], [5, 1], [1, 9]][round as usize % 4];
+        assert_eq!(rig.store.change_setting(LEVELS_KEY, table), SettingChange::Accepted);
+        for level in [1, 2] {
+            let body = format!("{round}-{level}");
+            let appended = rig.send("orders", level, &body);
+            due.push((appended.stored_at.plus(Duration::from_secs(waits[level as usize - 1])), body));
+        }
+        rig.advance(300);
+        rig.step();
+        if round % 5 == 4 {
+            rig = rig.kill_with_levels(table);
+        }
+    }
+
+    rig.run_dry();
+
+    let mut arrived = rig
+        .records("orders", 0)
+        .iter()
+        .map(|record| (record.view().stored_at(), String::from_utf8_lossy(&record.body()).into_owned()))
+        .collect::<Vec<_>>();
+    for (due_at, body) in &due {
+        let index = arrived.iter().position(|(_, found)| found == body).expect("each arrives");
+        let (stored_at, _) = arrived.remove(index);
+        assert!(stored_at >= *due_at, "{body} is early");
+    }
+    assert_eq!(arrived, [], "none arrives twice");
 }
 
 #[test]

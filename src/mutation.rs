@@ -24,6 +24,8 @@ pub enum Mutation {
     BodyUnchecked,
     /// Recovery takes a record whose topic or properties have lost a page or their end.
     PropertiesUnchecked,
+    /// Recovery takes a damaged record above the checkpoint for a torn tail though the machine stayed up.
+    DamageTakenForTornTail,
     /// A failed append keeps the queue offsets it took.
     OffsetsNotTakenBack,
     /// The checkpoint says that queues are durable that were not synced.
@@ -53,7 +55,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// All of them.
+    /// Those that a simulation drawn from a seed notices. The others have tests of their own.
     pub const ALL: [Self; 22] = [
         Self::AnswerBeforeDurable,
         Self::ReadBeforeDurable,

@@ -1209,3 +1209,66 @@ fn a_pull_never_gives_a_damaged_record() {
     assert_eq!(record.view().queue_offset(), QueueOffset(3));
     assert!(store.record_at(position).is_none());
 }
+
+// Damage above the checkpoint.
+
+/// Ten messages below the checkpoint and ten above it; the process was killed. Positions and ends of the latter.
+fn ten_and_ten() -> (Machine, Vec<(PhysicalOffset, PhysicalOffset)>) {
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..10 {
+        store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap();
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    let places = (10..20).map(|n| store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap());
+    let places = places.map(|appended| (appended.position, appended.end)).collect();
+    drop(store);
+    (machine, places)
+}
+
+/// What is left of twenty messages if a byte of the one at `position` is changed after a kill, and where the log ends.
+fn left_after_a_changed_byte(machine: &Machine, position: PhysicalOffset, at: u64) -> (Vec<String>, PhysicalOffset) {
+    let damaged = machine.killed_in_this_boot();
+    let byte = damaged.read(&damaged.segment(0))[usize::try_from(position.0 + at).unwrap()] ^ 0x10;
+    damaged.overwrite(&damaged.segment(0), position.0 + at, &[byte]);
+    let store = damaged.open();
+    let next = store.append(message("orders", 0, "next", 10)).unwrap();
+    dispatch_all(&store);
+    drop(store);
+    let store = damaged.killed_in_this_boot().open();
+    assert_eq!(names_of(&store, "orders", 0).pop().as_deref(), Some("next"));
+    let mut names = names_of(&store, "orders", 0);
+    names.pop();
+    (names, next.position)
+}
+
+#[test]
+fn store_36_a_byte_changed_above_the_checkpoint_costs_that_message_alone_while_the_machine_stays_up() {
+    let (machine, places) = ten_and_ten();
+    let end = places.last().unwrap().1;
+    // A length, the magic, the queue offset, the position, a byte of the body.
+    for at in [2, 5, 26, 33, 200] {
+        for (n, (position, _)) in places.iter().enumerate().take(9) {
+            let (names, log_end) = left_after_a_changed_byte(&machine, *position, at);
+
+            let wanted: Vec<_> = (0..20).filter(|m| *m != 10 + n).map(|m| format!("m{m}")).collect();
+            assert_eq!(names, wanted, "byte {at} of message {}", 10 + n);
+            assert_eq!(log_end, end, "byte {at} of message {}", 10 + n);
+        }
+        // Behind the last one there is nothing: that is where a write was cut short.
+        let (names, log_end) = left_after_a_changed_byte(&machine, places[9].0, at);
+        assert_eq!((names.len(), log_end), (19, places[9].0), "byte {at} of the last message");
+    }
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn taking_damage_for_a_torn_tail_would_lose_messages() {
+    let (machine, places) = ten_and_ten();
+
+    let (names, _) = latermq::mutation::Mutation::DamageTakenForTornTail
+        .during(|| left_after_a_changed_byte(&machine, places[3].0, 200));
+
+    assert_eq!(names.len(), 13);
+}

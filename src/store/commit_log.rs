@@ -214,7 +214,7 @@ impl CommitLog {
         };
         self.health.check()?;
         let appended = catch_unwind(AssertUnwindSafe(|| {
-            let mut attempt = Attempt { from: writer.position, touched: None, rolled_into: Vec::new(), counted: 0 };
+            let mut attempt = Attempt { from: writer.position, ..Attempt::default() };
             let appended = self.append_locked(&mut writer, &mut encoded, plugins, together, &mut attempt);
             if appended.is_err() {
                 self.undo(&mut writer, &encoded, &attempt);
@@ -267,6 +267,7 @@ impl CommitLog {
             });
             let place = Place { queue_offset, physical_offset: position, stored_at, prepared_offset };
             patch(&mut encoded.bytes[record.range.clone()], &place);
+            attempt.placed.push(position..position.plus(u64::from(bytes)));
             run.end = record.range.end;
             appended.push(Appended { position, end: position.plus(u64::from(bytes)), queue_offset, stored_at });
         }
@@ -396,7 +397,8 @@ impl CommitLog {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).queue_offsets.remove(topic);
     }
 
-    /// Takes back what a failed append did: positions, queue offsets, and the bytes that a shorter record might not cover.
+    /// Takes back what a failed append did: positions, queue offsets, and the bytes that a shorter record might not cover. From its last record
+    /// to its first: if the process is killed meanwhile, what is left has no record behind one that is gone.
     fn undo(&self, writer: &mut Writer, encoded: &Encoded, attempt: &Attempt) {
         for record in encoded.records[..attempt.counted].iter().filter(|record| record.queued) {
             if let Some(next) = queue_offset_entry(&mut writer.queue_offsets, record) {
@@ -405,9 +407,13 @@ impl CommitLog {
         }
         writer.position = attempt.from;
         writer.current = None;
+        let placed =
+            attempt.placed.iter().rev().filter_map(|placed| Some((self.segment_at(placed.start)?, placed.clone())));
+        let placed: Vec<_> = placed.collect();
+        let placed = placed.iter().map(|(segment, range)| (segment, range.clone()));
         let old = attempt.touched.as_ref().map(|(segment, range)| (segment, range.clone()));
         let new = attempt.rolled_into.iter().map(|segment| (segment, segment.base..segment.end()));
-        for (segment, range) in old.into_iter().chain(new) {
+        for (segment, range) in placed.chain(old).chain(new) {
             let range = range.start.since(segment.base)..range.end.since(segment.base);
             if let Err(error) = segment.file.zero(range) {
                 let path = self.env.directory.display(&segment.path);
@@ -475,11 +481,14 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
 }
 
 /// What one append did so far, to take it back.
+#[derive(Default)]
 struct Attempt {
     from: PhysicalOffset,
     touched: Option<(Arc<Segment>, Range<PhysicalOffset>)>,
     rolled_into: Vec<Arc<Segment>>,
     counted: usize,
+    /// Where its records lie, or were about to.
+    placed: Vec<Range<PhysicalOffset>>,
 }
 
 impl Attempt {

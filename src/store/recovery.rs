@@ -10,6 +10,10 @@
 //! and only above the last position recorded as durable: there the log is cut, the rest made zero and synced before anything is appended.
 //! Anywhere else it is **damage**: recovery reports the range and goes on at the next sound record; nothing is cut.
 //!
+//! A tail is torn in its middle only by a power loss. If our checkpoint was written since the machine booted, all that was written is still
+//! there: records are written one after the other, so that only the last write can be cut short. A bad record with a sound one behind it is
+//! damage then, also above the checkpoint.
+//!
 //! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0.
 
 use std::{io, path::Path, process, sync::Arc};
@@ -37,8 +41,8 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// What is known of how far the log was durable before the stop.
 #[derive(Clone, Copy)]
 enum DurableFloor {
-    /// Everything below a position.
-    Position(PhysicalOffset),
+    /// Everything below a position; all that was written if the machine was not booted since.
+    Position { durable: PhysicalOffset, same_boot: bool },
     /// Every record stored at or before a time.
     Time(Timestamp),
     /// All of it: the last stop was a clean one.
@@ -61,7 +65,8 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
     let mut checkpoint = store.checkpoint_files.load().filter(|checkpoint| matches_log(store, &segments, checkpoint));
     // What it says of the log stays true, whatever became of queues, index and plugins.
-    let durable_to = checkpoint.as_ref().map(|checkpoint| checkpoint.position);
+    let boot_id = store.env.clock.boot_id();
+    let durable_to = checkpoint.as_ref().map(|checkpoint| (checkpoint.position, checkpoint.boot_id == boot_id));
     if let Some(believed) = &checkpoint
         && !matches_derived(store, believed)?
     {
@@ -71,7 +76,7 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
         checkpoint = None;
     }
     let floor = match durable_to {
-        Some(position) => DurableFloor::Position(position),
+        Some((durable, same_boot)) => DurableFloor::Position { durable, same_boot },
         None if !unclean => DurableFloor::Everything,
         None => store
             .checkpoint_files
@@ -221,7 +226,7 @@ fn scan(
             let found = match look(&bytes[at..], position, segment.end().since(position), true) {
                 // What we wrote behind our checkpoint counts on without a gap, or begins anew.
                 Found::Record(record)
-                    if matches!(floor, DurableFloor::Position(_)) && !next_offsets.take(store, record) =>
+                    if matches!(floor, DurableFloor::Position { .. }) && !next_offsets.take(store, record) =>
                 {
                     Found::Bad
                 }
@@ -239,7 +244,13 @@ fn scan(
                     // Looked for only where it matters: most of a segment may be free space.
                     let sound_behind = || next_sound(&bytes[at..], position);
                     let skipped = match floor {
-                        DurableFloor::Position(floor) if is_newest && position >= floor => None,
+                        DurableFloor::Position { durable, same_boot }
+                            if is_newest
+                                && position >= durable
+                                && (!same_boot || Mutation::DamageTakenForTornTail.is_on()) =>
+                        {
+                            None
+                        }
                         DurableFloor::Time(floor) if is_newest && stored_before.is_some_and(|time| time > floor) => {
                             None
                         }

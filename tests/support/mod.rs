@@ -46,7 +46,13 @@ impl Machine {
         Self { disk, clock: self.clock.clone(), options: self.options.clone(), fatal: Arc::default() }
     }
 
-    /// What the end of the process leaves.
+    /// What the end of the process leaves; the machine stays up.
+    pub(crate) fn killed_in_this_boot(&self) -> Self {
+        let clock = self.clock.clone();
+        Self { disk: self.disk.kill(), clock, options: self.options.clone(), fatal: Arc::default() }
+    }
+
+    /// What the end of the process leaves, in a machine that was booted since.
     pub(crate) fn killed(&self) -> Self {
         self.with_disk(self.disk.kill())
     }

@@ -210,6 +210,7 @@ fn check_left(machine: &Machine, places: &[(PhysicalOffset, PhysicalOffset)], lo
 
 #[test]
 fn damage_in_an_old_segment_costs_only_the_messages_it_touches() {
+    // B117
     let (machine, places) = four_segments();
     let page = 4096;
     let ranges = [
@@ -1010,6 +1011,7 @@ fn run_with_fault(operation: Operation, after: u64, kind: io::ErrorKind) -> (Mac
 
 #[test]
 fn store_33_after_a_failed_sync_nothing_is_taken_and_nothing_durable_is_lost() {
+    // B30
     let mut failed = 0;
     for after in 0..30 {
         let (machine, workload, store) = run_with_fault(Operation::Sync, after, io::ErrorKind::Other);
@@ -1095,6 +1097,7 @@ fn a_write_that_fails_costs_one_message_and_no_queue_offset() {
 
 #[test]
 fn store_34_a_full_disk_refuses_messages_and_loses_none() {
+    // B110
     let machine = Machine::new();
     let store = machine.open();
     let mut accepted = 0;
@@ -1158,6 +1161,7 @@ fn store_30_under_sync_flush_a_waiter_is_told_only_what_a_power_cut_keeps() {
 
 #[test]
 fn store_29_strange_files_are_left_alone_and_none_of_ours_is_strange() {
+    // B25
     let (machine, places) = four_segments();
     let strange = [
         "commitlog/foo",

@@ -159,6 +159,7 @@ mod tests {
 
     #[test]
     fn schedule_46_quoted_keys_and_unknown_or_missing_members_are_read() {
+        // B92
         for text in [
             r#"{"offsetTable":{"1":3,"2":5}}"#,
             r#"{"offsetTable":{1:3, 2 :5},"more":[1,2,{3:4}],"text":"{1:2,\"3:"}"#,

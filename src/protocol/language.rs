@@ -40,6 +40,7 @@ mod tests {
 
     #[test]
     fn an_unknown_language_is_other() {
+        // B93
         assert_eq!(Language::from_name("COBOL"), Language::OTHER);
         assert_eq!(Language(200).name(), "OTHER");
         assert_eq!(Language::from_name("GO"), Language::GO);

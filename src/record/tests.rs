@@ -148,6 +148,7 @@ fn store_3_golden_record_d_with_ipv6_hosts_has_an_id_of_56_digits() {
 
 #[test]
 fn store_4_the_body_checksum_is_crc_32_without_its_highest_bit() {
+    // B85
     assert_eq!(body_crc(b"123456789"), 1_274_296_614);
     assert_eq!(body_crc(b"hello"), 907_060_870);
     assert_eq!(body_crc(b""), 0);

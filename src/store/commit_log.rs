@@ -61,6 +61,8 @@ struct Writer {
     position: PhysicalOffset,
     current: Option<Arc<Segment>>,
     queue_offsets: QueueOffsets,
+    /// What failed appends left behind, to be made zero before the next one.
+    unclean: Vec<(Arc<Segment>, Range<PhysicalOffset>)>,
 }
 
 /// Drafts encoded before the lock is taken.
@@ -115,7 +117,8 @@ impl CommitLog {
     /// Says where the log goes on, and which queue offsets come next. Before that nothing may be appended.
     pub(super) fn resume(&self, position: PhysicalOffset, queue_offsets: QueueOffsets, last_stored_at: Timestamp) {
         self.clock.not_before(last_stored_at);
-        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = Writer { position, current: None, queue_offsets };
+        *self.writer.lock().unwrap_or_else(PoisonError::into_inner) =
+            Writer { position, queue_offsets, ..Writer::default() };
         self.written.store(position.0, Ordering::SeqCst);
     }
 
@@ -214,6 +217,7 @@ impl CommitLog {
         };
         self.health.check()?;
         let appended = catch_unwind(AssertUnwindSafe(|| {
+            Self::clean(&mut writer).map_err(AppendError::Io)?;
             let mut attempt = Attempt { from: writer.position, ..Attempt::default() };
             let appended = self.append_locked(&mut writer, &mut encoded, plugins, together, &mut attempt);
             if appended.is_err() {
@@ -398,7 +402,8 @@ impl CommitLog {
     }
 
     /// Takes back what a failed append did: positions, queue offsets, and the bytes that a shorter record might not cover. From its last record
-    /// to its first: if the process is killed meanwhile, what is left has no record behind one that is gone.
+    /// to its first: if the process is killed meanwhile, what is left has no record behind one that is gone. If they cannot be made zero now,
+    /// the next append does it first, and fails as long as it cannot.
     fn undo(&self, writer: &mut Writer, encoded: &Encoded, attempt: &Attempt) {
         for record in encoded.records[..attempt.counted].iter().filter(|record| record.queued) {
             if let Some(next) = queue_offset_entry(&mut writer.queue_offsets, record) {
@@ -407,19 +412,24 @@ impl CommitLog {
         }
         writer.position = attempt.from;
         writer.current = None;
-        let placed =
-            attempt.placed.iter().rev().filter_map(|placed| Some((self.segment_at(placed.start)?, placed.clone())));
-        let placed: Vec<_> = placed.collect();
-        let placed = placed.iter().map(|(segment, range)| (segment, range.clone()));
-        let old = attempt.touched.as_ref().map(|(segment, range)| (segment, range.clone()));
-        let new = attempt.rolled_into.iter().map(|segment| (segment, segment.base..segment.end()));
-        for (segment, range) in placed.chain(old).chain(new) {
-            let range = range.start.since(segment.base)..range.end.since(segment.base);
-            if let Err(error) = segment.file.zero(range) {
-                let path = self.env.directory.display(&segment.path);
-                self.health.fail(&format!("cannot take back a failed append to {path}: {error}"));
-            }
+        // The last is made zero first.
+        let placed = attempt.placed.iter().filter_map(|placed| Some((self.segment_at(placed.start)?, placed.clone())));
+        writer.unclean.extend(attempt.rolled_into.iter().map(|segment| (segment.clone(), segment.base..segment.end())));
+        writer.unclean.extend(attempt.touched.clone());
+        writer.unclean.extend(placed);
+        if let Err(error) = Self::clean(writer) {
+            let path = self.env.directory.display(&self.folder);
+            tracing::error!(path, %error, "cannot take back a failed append; nothing is appended until that is possible");
         }
+    }
+
+    /// Makes zero what failed appends left.
+    fn clean(writer: &mut Writer) -> io::Result<()> {
+        while let Some((segment, range)) = writer.unclean.last() {
+            segment.file.zero(range.start.since(segment.base)..range.end.since(segment.base))?;
+            writer.unclean.pop();
+        }
+        Ok(())
     }
 }
 

@@ -278,6 +278,7 @@ fn store_26_a_short_newest_segment_is_made_whole_and_another_length_is_refused()
 
 #[test]
 fn store_27_an_empty_newest_segment_is_removed() {
+    // B28
     let rig = Rig::new();
     let store = rig.open();
     fill(&store, 0, 10);
@@ -408,6 +409,7 @@ fn store_44_queues_without_a_log_begin_at_zero() {
 
 #[test]
 fn a_missing_segment_in_the_middle_loses_only_its_own_messages() {
+    // B117
     let rig = Rig::new();
     let store = rig.open();
     fill(&store, 0, 2_000);

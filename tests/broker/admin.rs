@@ -36,6 +36,7 @@ fn body(rig: &Rig, code: i32, ext: &[(&'static str, &str)]) -> Value {
 
 #[test]
 fn remoting_5_every_listed_code_is_served_and_any_other_is_answered_with_its_name() {
+    // B125
     let rig = rig();
     for code in 1..=400 {
         let answer = rig.ask_now(&connection(), request(code, &[])).unwrap();

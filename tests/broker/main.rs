@@ -6,6 +6,7 @@ mod admin;
 mod consuming;
 mod network;
 mod pulling;
+mod reports;
 mod retrying;
 mod rig;
 mod sending;

@@ -69,6 +69,7 @@ fn started(options: BrokerOptions) -> Rig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outside_name_server_knows_the_broker_from_its_start_to_its_stop() {
+    // B128
     let clock = Arc::new(latermq::env::TestClock::new(latermq::model::Timestamp::EPOCH));
     let name_server = serve(NameServer::new(NameServerOptions::default(), clock)).await;
     let rig = started(outside(&name_server));

@@ -184,6 +184,7 @@ fn remoting_56_a_held_pull_is_answered_when_a_matching_message_can_be_read() {
 
 #[test]
 fn a_restored_message_wakes_a_held_pull_at_once() {
+    // B51
     let rig = rig();
     rig.sent(message("T").level(3).tag("B"));
     let client = connection();

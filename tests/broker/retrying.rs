@@ -43,6 +43,7 @@ fn first(rig: &Rig) -> Record {
 
 #[test]
 fn schedule_55_remoting_67_a_first_retry_waits_at_level_3_and_knows_where_it_came_from() {
+    // B70 (RETRY_TOPIC stays; so do REAL_TOPIC and REAL_QID, as in RocketMQ itself)
     let rig = rig();
     let record = first(&rig);
 
@@ -130,6 +131,7 @@ fn schedule_61_a_delayed_message_that_is_tried_again_tells_the_client_its_own_to
 
 #[test]
 fn schedule_58_remoting_67_after_the_last_retry_a_message_is_dead() {
+    // B66
     let rig = rig();
     rig.sent(message("%RETRY%g").reconsumed(15, Some(16)));
     rig.sent(message("%RETRY%g").reconsumed(16, Some(16)));

@@ -36,6 +36,7 @@ pub(crate) struct Rig {
     pub(crate) fatal: Arc<Mutex<Vec<String>>>,
     options: BrokerOptions,
     store_options: StoreOptions,
+    delay_options: DelayOptions,
 }
 
 #[derive(Default)]
@@ -66,13 +67,29 @@ pub(crate) fn rig() -> Rig {
 }
 
 pub(crate) fn rig_with(options: BrokerOptions, store_options: StoreOptions) -> Rig {
+    rig_with_delays(options, store_options, DelayOptions::default())
+}
+
+/// A broker whose `messageDelayLevel` is `levels`.
+pub(crate) fn rig_with_levels(levels: &str) -> Rig {
+    let delay_options = DelayOptions { levels: levels.parse().unwrap(), ..DelayOptions::default() };
+    rig_with_delays(BrokerOptions::default(), store_options(), delay_options)
+}
+
+fn rig_with_delays(options: BrokerOptions, store_options: StoreOptions, delay_options: DelayOptions) -> Rig {
     let clock = TestClock::new(Timestamp(1_700_000_000_000));
     clock.advance(Duration::from_secs(1000));
     let directory = MemoryDirectory::with_clock(Arc::new(clock.clone()) as Arc<dyn Clock>);
-    open(clock, directory, options, store_options)
+    open(clock, directory, options, store_options, delay_options)
 }
 
-fn open(clock: TestClock, directory: MemoryDirectory, options: BrokerOptions, store_options: StoreOptions) -> Rig {
+fn open(
+    clock: TestClock,
+    directory: MemoryDirectory,
+    options: BrokerOptions,
+    store_options: StoreOptions,
+    delay_options: DelayOptions,
+) -> Rig {
     let fatal: Arc<Mutex<Vec<String>>> = Arc::default();
     let reasons = Arc::clone(&fatal);
     let env = Env {
@@ -81,12 +98,23 @@ fn open(clock: TestClock, directory: MemoryDirectory, options: BrokerOptions, st
         fatal: Arc::new(move |reason| reasons.lock().unwrap().push(reason.to_owned())),
     };
     let topics = Arc::new(LateTopics::default());
-    let scheduler = Arc::new(LevelScheduler::new(DelayOptions::default(), Arc::clone(&topics) as Arc<dyn RealTopics>));
+    let scheduler = Arc::new(LevelScheduler::new(delay_options.clone(), Arc::clone(&topics) as Arc<dyn RealTopics>));
     let plugins = vec![Arc::clone(&scheduler) as Arc<dyn Plugin>];
     let store = MessageStore::open(store_options.clone(), env, plugins).unwrap();
     let broker = Broker::new(options.clone(), Arc::clone(&store));
     assert!(topics.0.set(Arc::clone(broker.topics())).is_ok());
-    Rig { clock, directory, store, scheduler, broker, client: connection(), fatal, options, store_options }
+    Rig {
+        clock,
+        directory,
+        store,
+        scheduler,
+        broker,
+        client: connection(),
+        fatal,
+        options,
+        store_options,
+        delay_options,
+    }
 }
 
 /// A connection of another client.
@@ -136,6 +164,14 @@ impl Rig {
         self.reopen()
     }
 
+    /// Stops cleanly, lets somebody change the files, and opens again.
+    pub(crate) fn restart_after(self, change: impl FnOnce(&MemoryDirectory)) -> Rig {
+        self.broker.save();
+        self.store.stop().unwrap();
+        change(&self.directory);
+        self.reopen()
+    }
+
     /// Opens again what a kill leaves.
     pub(crate) fn kill(mut self) -> Rig {
         self.directory = self.directory.kill();
@@ -143,9 +179,9 @@ impl Rig {
     }
 
     fn reopen(self) -> Rig {
-        let Rig { clock, directory, options, store_options, store, broker, .. } = self;
+        let Rig { clock, directory, options, store_options, delay_options, store, broker, .. } = self;
         drop((broker, store));
-        open(clock, directory, options, store_options)
+        open(clock, directory, options, store_options, delay_options)
     }
 
     pub(crate) fn reopen_with(self, options: BrokerOptions) -> Rig {
@@ -182,6 +218,19 @@ impl Rig {
     pub(crate) fn records(&self, topic: &str, queue_id: i32, offset: i64) -> Vec<Record> {
         let answer = self.pull(topic, queue_id, offset);
         if answer.code == 0 { records(&answer) } else { Vec::new() }
+    }
+
+    /// Every record of a queue.
+    pub(crate) fn all_records(&self, topic: &str, queue_id: i32) -> Vec<Record> {
+        let mut all: Vec<Record> = Vec::new();
+        loop {
+            let offset = all.last().map_or(0, |last| last.view().queue_offset().0 as i64 + 1);
+            let more = self.records(topic, queue_id, offset);
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
     }
 }
 

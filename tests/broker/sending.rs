@@ -128,6 +128,7 @@ fn a_message_without_a_unique_key_gets_one_and_the_producer_learns_it() {
 
 #[test]
 fn remoting_31_a_body_of_the_limit_is_taken_and_one_byte_more_is_not() {
+    // B97
     let options = StoreOptions { segment_bytes: 16 << 20, body_bytes_max: 4 << 20, ..store_options() };
     let rig = rig_with(BrokerOptions::default(), options);
 
@@ -233,6 +234,7 @@ fn remoting_36_batches_to_retry_topics_and_broken_ones_are_refused_whole() {
 
 #[test]
 fn schedule_15_a_batch_with_a_delay_anywhere_is_refused_whole() {
+    // B81
     let rig = rig();
 
     assert_eq!(code_of(&rig, &batch("T", &["", "DELAY\u{1}3\u{2}"])), 13);
@@ -257,6 +259,7 @@ fn remoting_37_compression_bits_and_body_stay_as_the_producer_sent_them() {
 
 #[test]
 fn half_messages_are_refused_with_a_reason() {
+    // B80
     let rig = rig();
     let mut prepared = message("T");
     prepared.header.sys_flag = 0x4;
@@ -316,6 +319,7 @@ const TIMER_VALUES: [&str; 4] = ["1", "1900000000000", "60", "x"];
 
 #[test]
 fn remoting_39_41_a_timer_without_a_level_is_refused_and_what_was_refused_is_never_delivered() {
+    // B43, B62
     let rig = rig();
     let all = TIMERS.iter().fold(message("T"), |message, name| message.property(name, "1"));
     let each = TIMERS.iter().flat_map(|name| TIMER_VALUES.map(|value| message("T").property(name, value)));
@@ -390,6 +394,7 @@ fn a_synchronous_flush_answers_when_the_message_is_durable_unless_the_producer_d
 
 #[test]
 fn a_failed_sync_is_an_error_to_the_producer_and_never_a_success() {
+    // B30
     let options = StoreOptions { flush_policy: FlushPolicy::Sync, ..store_options() };
     let rig = rig_with(BrokerOptions::default(), options);
     let client = Arc::clone(&rig.client);

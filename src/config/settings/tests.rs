@@ -47,6 +47,7 @@ fn each_source_overrides_those_before_it() {
 
 #[test]
 fn a_wrong_value_is_named_with_file_line_key_value_and_range() {
+    // B63
     assert_eq!(
         errors("# ports\nlistenPort = 70000\nflushDiskType=SOMETIMES\n"),
         "broker.conf line 2: listenPort = 70000: must be a number from 0 to 65535\n\
@@ -67,7 +68,16 @@ fn a_wrong_value_of_the_environment_or_the_command_line_is_named_with_its_source
 }
 
 #[test]
+fn b121_a_comment_behind_a_value_is_refused_with_its_line_and_never_taken_for_an_address() {
+    let text = errors("listenPort = 10911\nbrokerIP1=1.2.3.4 #comment\n");
+
+    assert!(text.contains("line 2") && text.contains("brokerIP1") && text.contains("1.2.3.4 #comment"), "{text}");
+    assert_eq!(load("brokerIP1 : 1.2.3.4\r\n").settings.text("brokerIP1"), "1.2.3.4");
+}
+
+#[test]
 fn an_unknown_key_is_named_with_the_nearest_known_one() {
+    // B63
     let loaded = load("mesageDelayLevel=1s\nmapedFileSizeCommitLog=1\nListenPort=1\nfoo=1\nno\\nise=1\n");
 
     assert_eq!(

@@ -29,6 +29,7 @@ fn schedule_24_26_each_default_level_is_on_time_to_the_millisecond() {
 
 #[test]
 fn schedule_2_11_a_level_beyond_the_table_waits_as_long_as_the_last() {
+    // B59
     let rig = Rig::new("5s 8s");
     rig.send("orders", 3, "clamped");
     rig.send("orders", i32::MAX, "as well");
@@ -211,6 +212,7 @@ fn schedule_35_a_clock_that_steps_back_makes_nobody_early_and_nobody_late() {
 
 #[test]
 fn a_backlog_of_one_level_does_not_hold_up_another() {
+    // B34, B53
     let rig = Rig::with("1s 2s", |options| options.segment_bytes = 1 << 20);
     for number in 0..4 * BATCH_RECORDS_MAX {
         rig.try_send(draft("backlog", 1, &number.to_string())).unwrap();
@@ -251,6 +253,7 @@ fn a_batch_has_bounded_bytes() {
 
 #[test]
 fn schedule_52_figures_tell_what_waits_and_what_was_late() {
+    // B120
     let rig = Rig::new("1s 5s");
     rig.send("orders", 1, "a");
     rig.send("orders", 1, "b");

@@ -20,6 +20,7 @@ fn one_batch(rig: &Rig) -> usize {
 
 #[test]
 fn schedule_48_a_clean_restart_repeats_nothing_and_loses_nothing() {
+    // B05
     let rig = Rig::new("1s 5s");
     send_all(&rig, 1, &numbered(0, 7));
     send_all(&rig, 2, &numbered(100, 5));
@@ -59,6 +60,7 @@ fn schedule_49_a_kill_in_the_middle_of_a_delivery_repeats_nothing_and_loses_noth
 
 #[test]
 fn schedule_34_what_fell_due_while_the_broker_was_down_is_delivered_at_once_at_the_start() {
+    // B09
     let rig = Rig::new("1s 1h");
     rig.send("orders", 1, "overdue");
     rig.send("orders", 2, "not yet");
@@ -180,6 +182,7 @@ fn the_state_after_a_replay_of_the_whole_log_is_the_state_of_the_checkpoint_and_
 
 #[test]
 fn waiting_messages_pin_their_segments_until_they_are_delivered() {
+    // B113, B114
     let rig = Rig::with("1s 1h", |options| {
         options.reserved_time = Duration::from_secs(1);
         options.delete_when = (0..24).collect();

@@ -34,7 +34,7 @@ use crate::{
     store::{ArrivalListener, MessageStore},
 };
 
-/// Pause between two calls of [`Broker::tick`].
+/// Longest pause between two calls of [`Broker::tick`].
 const TICK: Duration = Duration::from_secs(1);
 
 /// Answers what clients ask of a store.
@@ -268,7 +268,8 @@ impl Broker {
     }
 
     async fn run_timer(self: Arc<Self>) {
-        let mut interval = tokio::time::interval(TICK);
+        let mut interval =
+            tokio::time::interval(TICK.min(self.options.save_offsets_interval).max(Duration::from_millis(1)));
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;

@@ -1,0 +1,15 @@
+//! Faults on the real thing: the built broker on real files, over the wire, with real signals. A ledger holds what was acknowledged, and an
+//! audit of every queue from its first offset on compares.
+//!
+//! | module | what is done to the broker |
+//! | --- | --- |
+//! | [`kill`] | SIGKILL at random instants, again and again |
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(dead_code, reason = "each module uses its own part of what they share")]
+
+mod audit;
+mod client;
+
+mod kill;
+mod ledger;
+mod process;

@@ -1,6 +1,6 @@
 //! What tools ask: topics, groups, settings and the state of the broker.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     model::{QueueId, QueueOffset},
     protocol::{
-        Command, ExtFields, ResponseCode, VERSION,
+        Command, ResponseCode, VERSION,
         body::{
             CheckClientRequest, ConsumeFromWhere, ConsumeType, DataVersion, DelayOffsets, KvTable, MessageModel,
             MessageQueue, SubscriptionData, SubscriptionGroupConfig, TopicConfig, TopicList,
@@ -22,13 +22,9 @@ use crate::{
         header::{ConsumerGroupHeader, CreateTopicHeader, DeleteGroupHeader, GroupHeader, TopicHeader},
         json::{self, Dialect, ObjectKey},
     },
-    store::{FigureValue, QueueRange, SettingChange},
+    store::{FigureValue, QueueRange},
 };
 
-/// Settings that no request may change.
-///
-/// Source: Apache RocketMQ, `BrokerConfig.configBlackList`.
-const UNCHANGEABLE: [&str; 3] = ["brokerConfigPath", "rocketmqHome", "configBlackList"];
 /// Name before the level in the figures of the delay levels: `delivered,max`.
 const LEVEL_FIGURE: &str = "scheduleMessageOffset_";
 /// How versions are shown to tools.
@@ -323,54 +319,6 @@ pub(super) fn check_client(request: &Command) -> Answer {
     Err(Failure::new(ResponseCode::SYSTEM_ERROR, remark))
 }
 
-/// Code 25: change settings. All are checked before one is changed; unknown keys are passed over.
-pub(super) fn update_config(broker: &Broker, request: &Command) -> Answer {
-    let text = request.body.to_bytes();
-    let text = String::from_utf8_lossy(&text);
-    let changes: Vec<(&str, &str)> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with(['#', '!']))
-        .filter_map(|line| line.split_once('='))
-        .map(|(key, value)| (key.trim(), value.trim()))
-        .collect();
-    let refused = |remark: String| Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
-    for (key, value) in &changes {
-        if UNCHANGEABLE.contains(key) {
-            return refused("Can not update config in black list.".into());
-        }
-        let known = broker.options.settings.iter().find(|(name, _)| name == key);
-        if known.is_some_and(|(_, now)| now == value) {
-            continue;
-        }
-        match broker.store.change_setting(key, value) {
-            SettingChange::Refused(reason) => return refused(reason),
-            SettingChange::Accepted => {}
-            SettingChange::NotMine if known.is_some() => {
-                return refused(format!(
-                    "{key} cannot be changed while the broker runs: set it in broker.conf and restart"
-                ));
-            }
-            SettingChange::NotMine => tracing::warn!(key, "unknown setting in a change request passed over"),
-        }
-    }
-    Ok(success())
-}
-
-/// Code 26: the settings in force.
-pub(super) fn config(broker: &Broker) -> Answer {
-    let mut text = String::new();
-    for (key, value) in &broker.options.settings {
-        // Backslashes and line ends are escaped in a properties text.
-        let value = value.replace('\\', "\\\\").replace('\n', "\\n");
-        let _ = writeln!(text, "{key}={value}");
-    }
-    let version = String::from_utf8_lossy(&json::to_vec(Dialect::Fastjson, &DataVersion::default())).into_owned();
-    let mut ext = ExtFields::with_capacity(1);
-    ext.push("version", version);
-    Ok(success().with_ext(ext).with_body(text))
-}
-
 /// Code 28: figures about the broker, all as text.
 pub(super) fn runtime_info(broker: &Broker) -> Answer {
     let store = &broker.store;
@@ -470,7 +418,7 @@ fn data(subscription: &Subscription) -> SubscriptionData {
 }
 
 fn queue_name(broker: &Broker, topic: &str, queue_id: i32) -> MessageQueue {
-    MessageQueue { broker_name: broker.options.name.clone(), queue_id, topic: topic.into() }
+    MessageQueue { broker_name: broker.options().name.clone(), queue_id, topic: topic.into() }
 }
 
 fn queue_range(broker: &Broker, topic: &str, queue_id: i32) -> QueueRange {

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
 use tracing::{error, info};
 
 use super::{
-    BrokerOptions, Registry, Topics,
+    BrokerOptions, Configuration, Registry, Topics,
     blocking::blocking,
     consumers::Consumers,
     groups::Groups,
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     model::{QueueId, QueueOffset},
-    protocol::Command,
+    protocol::{Command, body::DataVersion},
     remoting::{Connection, Handler, Responder, Server},
     store::{ArrivalListener, MessageStore},
 };
@@ -42,7 +42,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Parts that wait for time are steppable: [`Broker::tick`] and [`Broker::answer_expired_pulls`] do what is due by the store's clocks; what
 /// [`Broker::start`] spawns only calls them.
 pub struct Broker {
-    pub(super) options: BrokerOptions,
+    options: RwLock<Arc<BrokerOptions>>,
+    pub(super) configuration: OnceLock<Arc<dyn Configuration>>,
+    config_version: Mutex<DataVersion>,
     pub(super) store: Arc<MessageStore>,
     pub(super) topics: Arc<Topics>,
     pub(super) groups: Groups,
@@ -120,9 +122,11 @@ impl Broker {
             stopping: AtomicBool::new(false),
             runtime: OnceLock::new(),
             tasks: Mutex::default(),
+            config_version: Mutex::new(DataVersion::default().next(store.env().clock.wall().0)),
+            configuration: OnceLock::new(),
             topics,
             store,
-            options,
+            options: RwLock::new(Arc::new(options)),
         });
         broker.store.set_arrival_listener(Arc::new(Arrivals { broker: Arc::downgrade(&broker) }));
         broker
@@ -133,9 +137,33 @@ impl Broker {
         &self.topics
     }
 
-    /// What the broker was made with.
-    pub fn options(&self) -> &BrokerOptions {
-        &self.options
+    /// The options in force. Take them once for a request: they may change between two calls.
+    pub fn options(&self) -> Arc<BrokerOptions> {
+        Arc::clone(&self.options.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The configuration that requests see and change. Set once; without it none is shown, and none can be changed.
+    pub fn set_configuration(&self, configuration: Arc<dyn Configuration>) {
+        let _ = self.configuration.set(configuration);
+    }
+
+    /// How often the configuration changed.
+    pub(super) fn config_version(&self) -> DataVersion {
+        *self.config_version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts other options in force, of which only those may differ that can change while the broker runs.
+    pub(super) fn change_options(&self, options: &BrokerOptions) {
+        {
+            let mut version = self.config_version.lock().unwrap_or_else(PoisonError::into_inner);
+            *version = version.next(self.store.env().clock.wall().0);
+        }
+        self.groups.set_auto_create(options.auto_create_groups);
+        self.registration.set_permission(options.permission);
+        *self.options.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options.clone());
+        // Also the moment to tell name servers.
+        self.topics.change_options(options);
+        self.hold_timer.notify_one();
     }
 
     /// The name server of this process, told of every topic from now on. Set once.
@@ -150,7 +178,7 @@ impl Broker {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.drivers.push(self.watched("pull timer", Arc::clone(self).run_pull_timer()));
         tasks.drivers.push(self.watched("broker timer", Arc::clone(self).run_timer()));
-        for name_server in &self.options.name_servers {
+        for name_server in &self.options().name_servers {
             let keeper = Arc::clone(&self.registration).keep(name_server.clone());
             tasks.registrations.push(self.watched("registration", keeper));
         }
@@ -174,7 +202,7 @@ impl Broker {
             held.leave_unanswered();
         }
         if servers.iter().any(|server| !server.connections().is_empty()) {
-            tokio::time::sleep(self.options.go_away).await;
+            tokio::time::sleep(self.options().go_away).await;
         }
         for server in servers {
             let cut_off = server.shutdown(deadline).await;
@@ -200,15 +228,15 @@ impl Broker {
 
     /// Does what is due: saves consumer offsets, forgets silent clients and old locks.
     pub fn tick(&self) {
-        let now = self.now();
+        let (now, options) = (self.now(), self.options());
         let (saves, scans) = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
             let (saves, scans) = (now >= due.save_at, now >= due.scan_at);
             if saves {
-                due.save_at = now + self.options.save_offsets_interval;
+                due.save_at = now + options.save_offsets_interval;
             }
             if scans {
-                due.scan_at = now + self.options.client_scan_interval;
+                due.scan_at = now + options.client_scan_interval;
             }
             (saves, scans)
         };
@@ -268,11 +296,9 @@ impl Broker {
     }
 
     async fn run_timer(self: Arc<Self>) {
-        let mut interval =
-            tokio::time::interval(TICK.min(self.options.save_offsets_interval).max(Duration::from_millis(1)));
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            interval.tick().await;
+            let pause = TICK.min(self.options().save_offsets_interval).max(Duration::from_millis(1));
+            tokio::time::sleep(pause).await;
             self.tick();
         }
     }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tracing::info;
@@ -37,7 +40,7 @@ const SYSTEM_GROUPS: [&str; 8] = [
 /// The group table, kept in `subscriptionGroup.json`. A change is in the file before the request that made it is answered;
 /// a group that is created because someone uses it goes on without.
 pub(crate) struct Groups {
-    auto_create: bool,
+    auto_create: AtomicBool,
     groups_max: usize,
     store: Arc<MessageStore>,
     file: TableFile,
@@ -68,12 +71,17 @@ impl Groups {
         }
         let state = State { table, forbidden: loaded.forbidden_table, version: loaded.data_version, change: 0 };
         Self {
-            auto_create: options.auto_create_groups,
+            auto_create: AtomicBool::new(options.auto_create_groups),
             groups_max: options.groups_max,
             store,
             file,
             state: RwLock::new(state),
         }
+    }
+
+    /// Whether unknown groups are created from now on.
+    pub(crate) fn set_auto_create(&self, auto_create: bool) {
+        self.auto_create.store(auto_create, Ordering::Relaxed);
     }
 
     /// A group's settings, if it is known.
@@ -89,7 +97,7 @@ impl Groups {
         if let Some(config) = self.get(group) {
             return Ok(config);
         }
-        if !self.auto_create {
+        if !self.auto_create.load(Ordering::Relaxed) {
             return Err(unknown(group));
         }
         validate(group).map_err(|remark| Failure::new(ResponseCode::SUBSCRIPTION_GROUP_NOT_EXIST, remark))?;

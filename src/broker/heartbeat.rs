@@ -61,7 +61,7 @@ fn hear_consumer(broker: &Broker, client: &Client, consumer: ConsumerData) {
         consume_from_where: consumer.consume_from_where,
     };
     let subscriptions = consumer.subscription_data_set.into_iter().filter_map(|data| subscription(&group, data));
-    let max = broker.options.groups_max;
+    let max = broker.options().groups_max;
     match broker.consumers.heard(&group, kind, subscriptions.collect(), client, broker.now(), max) {
         Some(true) if config.notify_consumer_ids_changed_enable => broker.consumers.notify(&group),
         Some(_) => {}
@@ -117,7 +117,7 @@ pub(super) fn closed(broker: &Broker, connection: u64) {
 
 /// Forgets clients that are silent; to be called every few seconds.
 pub(super) fn expire(broker: &Broker) {
-    let (now, expiry) = (broker.now(), broker.options.client_expiry);
+    let (now, expiry) = (broker.now(), broker.options().client_expiry);
     broker.producers.expire(now, expiry);
     for group in broker.consumers.expire(now, expiry) {
         tracing::warn!(group = %group, "consumer is silent, its group is told");

@@ -110,7 +110,7 @@ pub(super) fn lock(broker: &Broker, request: &Command) -> Answer {
     let asked: LockBatchRequest = json::from_slice(&request.body.to_bytes())?;
     let granted = broker.locks.lock(&asked.consumer_group, &asked.client_id, queues(&asked), broker.now());
     let lock_ok_mq_set = granted.into_iter().map(|(topic, queue_id)| MessageQueue {
-        broker_name: broker.options.name.clone(),
+        broker_name: broker.options().name.clone(),
         queue_id,
         topic: topic.as_str().into(),
     });

@@ -8,6 +8,7 @@ mod blocking;
 #[expect(clippy::module_inception, reason = "the broker itself, beside its parts")]
 mod broker;
 mod clients;
+mod configuration;
 mod consumers;
 mod failure;
 mod groups;
@@ -29,6 +30,7 @@ mod topics;
 mod unique_key;
 
 pub use broker::Broker;
+pub use configuration::{Change, ChangeError, ChangedKey, Configuration};
 pub use options::{BrokerOptions, perm};
 pub use registration::{Announcement, Registry};
 pub use router::SUPPORTED_CODES;

@@ -87,8 +87,6 @@ pub struct BrokerOptions {
     pub topics_max: usize,
     /// Most queues of a topic that a request may ask for.
     pub topic_queues_max: u32,
-    /// The settings shown by GET_BROKER_CONFIG: keys of `broker.conf` with their values in force.
-    pub settings: Vec<(String, String)>,
 }
 
 impl Default for BrokerOptions {
@@ -126,7 +124,6 @@ impl Default for BrokerOptions {
             groups_max: 100_000,
             topics_max: 100_000,
             topic_queues_max: 1024,
-            settings: Vec::new(),
         }
     }
 }

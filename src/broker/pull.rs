@@ -106,7 +106,7 @@ pub(super) fn spawn_answers(broker: &Arc<Broker>, runtime: &tokio::runtime::Hand
 
 fn check(broker: &Broker, request: &Command) -> Result<(Pull, Option<Duration>), Refused> {
     let header = PullHeader::decode(&request.ext).map_err(Failure::from)?;
-    let options = &broker.options;
+    let options = broker.options();
     let (group, topic) = (header.consumer_group.as_str(), header.topic.as_str());
     let refuse = |remark: String, by: i32| {
         Err(Refused { failure: Failure::new(ResponseCode::NO_PERMISSION, remark), forbidden: Some(by) })

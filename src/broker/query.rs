@@ -42,7 +42,7 @@ fn begins_at_zero(broker: &Broker, topic: &str, queue_id: QueueId) -> bool {
     }
     let first = broker.store.queue_entries(topic, queue_id, QueueOffset::ZERO, 1);
     let (_, end) = broker.store.log_range();
-    first.first().is_some_and(|entry| end.since(entry.position) <= broker.options.recent_log_bytes)
+    first.first().is_some_and(|entry| end.since(entry.position) <= broker.options().recent_log_bytes)
 }
 
 /// Code 15: a group stores an offset.
@@ -56,7 +56,7 @@ pub(super) fn update_consumer_offset(broker: &Broker, request: &Command) -> Answ
     if broker.topics.get(topic).is_none() {
         return Err(unknown(topic));
     }
-    let max = broker.options.topic_queues_max;
+    let max = broker.options().topic_queues_max;
     if u32::try_from(header.queue_id).is_ok_and(|queue_id| queue_id < max) {
         broker.offsets.commit(group, topic, header.queue_id, header.commit_offset);
         return Ok(success());

@@ -1,14 +1,17 @@
 //! Tells name servers which topics this broker has.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicI32, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::{BrokerOptions, Topics};
+use super::{BrokerOptions, Topics, perm};
 use crate::{
     protocol::{
         Command, ExtFields, RequestCode, ResponseCode,
@@ -58,6 +61,8 @@ pub(crate) struct Registration {
     identity: Announcement,
     interval: Duration,
     timeout: Duration,
+    /// What the broker allows: topics are told with no more.
+    permission: AtomicI32,
     topics: Arc<Topics>,
     registry: OnceLock<Arc<dyn Registry>>,
     /// The version that the name server of this process was told last. Locked while it is told, so that an older state never follows a
@@ -80,12 +85,30 @@ impl Registration {
             },
             interval: options.register_interval,
             timeout: options.register_timeout,
+            permission: AtomicI32::new(options.permission),
             topics,
             registry: OnceLock::new(),
             announced: Mutex::new(None),
             changes: watch::Sender::new(0),
             stopped: watch::Sender::new(false),
         }
+    }
+
+    /// What the broker allows from now on; to be announced.
+    pub(crate) fn set_permission(&self, permission: i32) {
+        self.permission.store(permission, Ordering::Relaxed);
+    }
+
+    /// All topics as name servers are told: what the broker does not allow, none of them does.
+    ///
+    /// Source: Apache RocketMQ, `BrokerController.registerBrokerAll`.
+    fn topics(&self) -> TopicConfigs {
+        let (permission, mut topics) = (self.permission.load(Ordering::Relaxed), self.topics.all());
+        let both = perm::READ | perm::WRITE;
+        if permission & both != both {
+            topics.topic_config_table.values_mut().for_each(|topic| topic.perm &= permission);
+        }
+        topics
     }
 
     /// The name server of this process. Set once.
@@ -99,7 +122,7 @@ impl Registration {
             let wanted = self.topics.version();
             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
             if !*self.stopped.borrow() && announced.is_none_or(|announced| announced < wanted) {
-                let topics = self.topics.all();
+                let topics = self.topics();
                 *announced = Some(topics.data_version);
                 registry.register(Announcement { topics, ..self.identity.clone() });
             }
@@ -167,7 +190,7 @@ impl Registration {
         let Some(client) = client else {
             return Err("not connected".into());
         };
-        let topics = self.topics.all();
+        let topics = self.topics();
         if !is_new && !has_changed {
             let version = json::to_vec(Dialect::Fastjson, &topics.data_version);
             let ask =

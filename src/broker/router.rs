@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Broker, admin,
     blocking::blocking,
+    configuration,
     failure::{Answer, Failure},
     heartbeat, locks, pull, query, send, send_back,
 };
@@ -114,8 +115,8 @@ fn answer(broker: &Broker, connection: &Arc<Connection>, request: &Command) -> A
         Code::GET_ALL_CONSUMER_OFFSET => admin::all_consumer_offsets(broker),
         Code::GET_ALL_DELAY_OFFSET => admin::delay_offsets(broker),
         Code::CHECK_CLIENT_CONFIG => admin::check_client(request),
-        Code::UPDATE_BROKER_CONFIG => admin::update_config(broker, request),
-        Code::GET_BROKER_CONFIG => admin::config(broker),
+        Code::UPDATE_BROKER_CONFIG => configuration::update(broker, request),
+        Code::GET_BROKER_CONFIG => configuration::show(broker),
         Code::GET_BROKER_RUNTIME_INFO => admin::runtime_info(broker),
         _ => Ok(not_supported(request)),
     }

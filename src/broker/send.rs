@@ -83,7 +83,7 @@ fn store(broker: &Broker, connection: &Connection, request: &Command) -> Result<
 /// The topic of a send, created if need be.
 fn check_topic(broker: &Broker, header: &SendHeader) -> Result<Arc<TopicConfig>, Failure> {
     let topic = header.topic.as_str();
-    let options = &broker.options;
+    let options = broker.options();
     if options.permission & perm::WRITE == 0 && broker.topics.get(topic).is_some_and(|config| config.order) {
         let remark = format!("the broker[{}] sending message is forbidden", options.advertised.ip());
         return Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
@@ -173,16 +173,16 @@ fn draft(
     // Until transactions exist nobody would ever end this one.
     if properties.get(names::TRAN_MSG).is_some_and(|value| value.eq_ignore_ascii_case("true")) || !sys_flag.is_queued()
     {
-        let remark = format!("the broker[{}] does not support transactional messages yet", broker.options.name);
+        let remark = format!("the broker[{}] does not support transactional messages yet", broker.options().name);
         return Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
     }
     properties.remove(names::POP_CK);
     if !properties.contains(names::UNIQ_KEY) {
         properties.set(names::UNIQ_KEY, broker.unique_keys.next(broker.store.now()));
     }
-    properties.set(names::MSG_REGION, &broker.options.region);
-    properties.set(names::TRACE_ON, if broker.options.trace_on { "true" } else { "false" });
-    properties.set(names::CLUSTER, &broker.options.cluster);
+    properties.set(names::MSG_REGION, &broker.options().region);
+    properties.set(names::TRACE_ON, if broker.options().trace_on { "true" } else { "false" });
+    properties.set(names::CLUSTER, &broker.options().cluster);
     Ok(MessageDraft {
         topic: Topic::new(header.topic.as_str()),
         queue_id,
@@ -190,7 +190,7 @@ fn draft(
         sys_flag,
         born_at: Timestamp(header.born_timestamp),
         born_host: connection.peer(),
-        store_host: broker.options.advertised,
+        store_host: broker.options().advertised,
         reconsume_times: header.reconsume_times.unwrap_or(0),
         prepared_offset: 0,
         properties,
@@ -235,7 +235,7 @@ fn reply(broker: &Broker, queue_id: QueueId, appended: &[Appended], transaction_
     let ids: Vec<_> = appended
         .iter()
         .map(|appended| {
-            let id = MessageId { store_host: broker.options.advertised, physical_offset: appended.position };
+            let id = MessageId { store_host: broker.options().advertised, physical_offset: appended.position };
             id.to_string()
         })
         .collect();
@@ -245,14 +245,14 @@ fn reply(broker: &Broker, queue_id: QueueId, appended: &[Appended], transaction_
         queue_id: i32::try_from(queue_id.0).unwrap_or(i32::MAX),
         queue_offset: i64::try_from(first).unwrap_or(i64::MAX),
         transaction_id,
-        region: Some(broker.options.region.as_str().into()),
-        trace_on: Some(broker.options.trace_on),
+        region: Some(broker.options().region.as_str().into()),
+        trace_on: Some(broker.options().trace_on),
     }
 }
 
 fn trace_fields(broker: &Broker) -> ExtFields {
     let mut ext = ExtFields::with_capacity(2);
-    ext.push("MSG_REGION", broker.options.region.as_str());
-    ext.push("TRACE_ON", broker.options.trace_on);
+    ext.push("MSG_REGION", broker.options().region.as_str());
+    ext.push("TRACE_ON", broker.options().trace_on);
     ext
 }

@@ -30,8 +30,8 @@ fn store(broker: &Broker, request: &Command) -> Result<Option<PhysicalOffset>, F
     let header = SendBackHeader::decode(&request.ext)?;
     let group = header.group.as_str();
     let config = broker.groups.get_or_create(group)?;
-    if broker.options.permission & perm::WRITE == 0 {
-        let remark = format!("the broker[{}] sending message is forbidden", broker.options.advertised.ip());
+    if broker.options().permission & perm::WRITE == 0 {
+        let remark = format!("the broker[{}] sending message is forbidden", broker.options().advertised.ip());
         return Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
     }
     let Some(queues) = u32::try_from(config.retry_queue_nums).ok().filter(|&queues| queues > 0) else {
@@ -80,7 +80,7 @@ fn store(broker: &Broker, request: &Command) -> Result<Option<PhysicalOffset>, F
     }
     draft.reconsume_times = draft.reconsume_times.saturating_add(1);
     draft.prepared_offset = 0;
-    draft.store_host = broker.options.advertised;
+    draft.store_host = broker.options().advertised;
     let appended = blocking(|| broker.store.append(draft)).map_err(|error| {
         let failure = Failure::from(error);
         // The client sends the message itself when this fails, whatever the reason.

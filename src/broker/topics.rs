@@ -396,7 +396,21 @@ impl Topics {
         add("rmq_sys_wheel_timer", 1, read_write);
         add("RMQ_SYS_TRANS_HALF_TOPIC", 1, read_write);
         add("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, read_write);
+        drop(state);
+        self.set_options(options);
+    }
+
+    /// Takes over options that can change while the broker runs, and tells name servers of it.
+    pub(crate) fn change_options(&self, options: &BrokerOptions) {
+        self.set_options(options);
+        self.save();
+        self.announce();
+    }
+
+    fn set_options(&self, options: &BrokerOptions) {
+        let mut state = self.state_mut();
         if options.auto_create_topics {
+            let all = perm::READ | perm::WRITE | perm::INHERIT;
             let template = with_queues(AUTO_CREATE_TOPIC, options.default_topic_queues, all);
             state.table.insert(Topic::new(AUTO_CREATE_TOPIC), Arc::new(template));
         } else {

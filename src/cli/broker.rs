@@ -11,7 +11,7 @@ use clap::Args;
 use tracing::{error, info, warn};
 
 use super::{
-    configure::ConfigArgs,
+    configure::{ConfigArgs, Configured},
     failure::{BROKEN, Failure, chain},
     limits,
     listen::{self, VIP_DISTANCE},
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     broker::{Announcement, Broker, Registry, Resolved, Topics},
-    config::{Loaded, Settings},
+    config::Settings,
     delay::{LevelScheduler, RealQueue, RealTopics},
     env::{Env, FsDirectory, SystemClock},
     model::{PhysicalOffset, QueueId},
@@ -51,9 +51,10 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
     if let Some(name_servers) = &args.name_servers {
         config.set("namesrvAddr", name_servers);
     }
-    let Loaded { settings, warnings } = config.load()?;
+    let configured = config.load()?;
+    let Configured { settings, warnings, .. } = &configured;
     if config.print_config {
-        for warning in &warnings {
+        for warning in warnings {
             writeln!(std::io::stderr(), "latermq: {warning}")?;
         }
         return Ok(print::line(settings.to_explained_text().trim_end())?);
@@ -66,7 +67,7 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
         }
         None => info!("no configuration file named, the defaults count"),
     }
-    for warning in &warnings {
+    for warning in warnings {
         warn!("{warning}");
     }
     limits::raise_open_files();
@@ -78,7 +79,7 @@ pub(super) fn run(args: &BrokerArgs) -> Result<(), Failure> {
     let ended = runtime.block_on(async {
         let mut signals = listen::StopSignals::catch()?;
         let mut running = tokio::select! {
-            running = Running::start(&settings) => running?,
+            running = Running::start(&configured) => running?,
             signal = signals.next() => {
                 // The store can be left at any moment of its recovery: the next start begins it anew.
                 info!(signal, "stopping before the start was complete");
@@ -111,7 +112,8 @@ pub(super) struct Running {
 
 impl Running {
     /// Opens the store, then the sockets, then the door: whoever finds the broker is served.
-    pub(super) async fn start(settings: &Settings) -> Result<Self, Failure> {
+    pub(super) async fn start(configured: &Configured) -> Result<Self, Failure> {
+        let settings = &configured.settings;
         let addresses = Addresses::of(settings)?;
         let delay_options = settings.delay_options()?;
         let levels = delay_options.levels.clone();
@@ -142,6 +144,7 @@ impl Running {
 
         let broker = Broker::new(broker_options, Arc::clone(&store));
         topics.set(Arc::clone(broker.topics()));
+        broker.set_configuration(Arc::new(configured.live(addresses.advertised)));
         store.start().map_err(|error| not_opened(settings, &error))?;
 
         let mut server_options = ServerOptions::default();

@@ -56,7 +56,7 @@ pub(super) fn run(_args: &DemoArgs) -> Result<(), Failure> {
         config.set(key, value);
     }
     config.set("storePathRootDir", &folder.0.to_string_lossy());
-    let settings = config.load()?.settings;
+    let configured = config.load()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -64,7 +64,7 @@ pub(super) fn run(_args: &DemoArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::because("cannot start", &error))?;
     runtime.block_on(async {
         let mut signals = StopSignals::catch()?;
-        let running = Running::start(&settings).await?;
+        let running = Running::start(&configured).await?;
         let shown = tokio::select! {
             shown = show(&running) => shown,
             signal = signals.next() => Err(Failure::failed(format!("ended by {signal}"))),

@@ -14,14 +14,13 @@ use super::{
     print::{self, Output},
     send::now_ms,
 };
-
-/// What stands for the delay of a level that is no longer in the table.
-const GONE: &str = "gone";
+use crate::delay::DelayText;
 
 /// Show the delay levels of running brokers: how long each waits, how many messages wait in it, when the next is due
 ///
-/// When the next message is due only latermq tells; for a broker of another make the column is empty. A level that is gone from the table is
-/// shown as long as messages wait on it: they keep their time.
+/// When the next message is due only latermq tells; for a broker of another make the column is empty. After a change of the table a level has a
+/// second row, "earlier", for the messages that still wait as it was before, and one that is gone from the table is shown as long as messages
+/// wait on it: all keep their time.
 #[derive(Debug, Args)]
 pub(super) struct LevelsArgs {
     /// Ask the broker at this address, host:port, instead of every broker that the name server knows
@@ -62,8 +61,29 @@ impl LevelWords {
 struct Level {
     broker: String,
     level: usize,
+    /// How long its messages wait; `None` where the broker does not say.
+    delay: Option<Duration>,
     word: String,
-    /// `None` for a level that is no longer in the table.
+    /// How it stands to the table.
+    table: InTable,
+    pending: i64,
+    next_at: Option<i64>,
+}
+
+/// How the messages of a row stand to the table of levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InTable {
+    /// They wait as the table says.
+    Now,
+    /// They wait as the level was before a change of the table.
+    Earlier,
+    /// Their level is gone from the table.
+    Gone,
+}
+
+/// What waits of one generation of a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
     delay: Option<Duration>,
     pending: i64,
     next_at: Option<i64>,
@@ -77,7 +97,7 @@ pub(super) fn run(args: &LevelsArgs) -> Result<(), Failure> {
             let values = levels.iter().map(|level| {
                 json!({
                     "broker": level.broker, "level": level.level, "delayMs": level.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
-                    "pending": level.pending, "nextDeliverAt": level.next_at,
+                    "table": level.table.word(), "pending": level.pending, "nextDeliverAt": level.next_at,
                 })
             });
             print::json(&values.collect())?;
@@ -88,11 +108,12 @@ pub(super) fn run(args: &LevelsArgs) -> Result<(), Failure> {
                     level.broker.clone(),
                     level.level.to_string(),
                     level.word.clone(),
+                    level.table.word().to_owned(),
                     level.pending.to_string(),
                     level.next_at.map_or_else(String::new, |at| due(at - now)),
                 ]
             });
-            print::table(&["BROKER", ">LEVEL", ">DELAY", ">PENDING", "NEXT DUE"], &rows.collect::<Vec<_>>())?;
+            print::table(&["BROKER", ">LEVEL", ">DELAY", "TABLE", ">PENDING", "NEXT DUE"], &rows.collect::<Vec<_>>())?;
         }
     }
     Ok(())
@@ -118,16 +139,76 @@ async fn ask(args: &LevelsArgs) -> Result<Vec<Level>, Failure> {
             };
             let pending = number("delayPending").map(|pending| pending as i64).or_else(behind);
             let next_at = number("delayNextDeadlineMs").map(|at| at as i64);
-            let pending = pending.unwrap_or(0);
-            // What waits on a level that is gone from the table is delivered all the same.
-            if in_table.is_some() || pending > 0 {
-                let (word, delay) =
-                    in_table.cloned().map_or((GONE.to_owned(), None), |(word, delay)| (word, Some(delay)));
-                levels.push(Level { broker: name.clone(), level, word, delay, pending, next_at });
-            }
+            let whole = Part { delay: in_table.map(|(_, delay)| *delay), pending: pending.unwrap_or(0), next_at };
+            let rows = rows(whole, &parts(&figures, level), in_table.is_some());
+            levels.extend(rows.into_iter().map(|(Part { delay, pending, next_at }, table)| {
+                let word = match (in_table, table) {
+                    (Some((word, _)), InTable::Now) => word.clone(),
+                    _ => delay.map_or_else(String::new, |delay| DelayText(delay).to_string()),
+                };
+                Level { broker: name.clone(), level, delay, word, table, pending, next_at }
+            }));
         }
     }
     Ok(levels)
+}
+
+impl InTable {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::Earlier => "earlier",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// The generations of a level that a broker's figures speak of, in order; none for a broker of another make.
+fn parts(figures: &BTreeMap<String, String>, level: usize) -> Vec<Part> {
+    let prefix = format!("delayGenerationPending{{level={level},generation=");
+    let mut generations: Vec<u32> =
+        figures.keys().filter_map(|name| name.strip_prefix(&prefix)?.strip_suffix('}')?.parse().ok()).collect();
+    generations.sort_unstable();
+    let parts = generations.into_iter().map(|generation| {
+        let number =
+            |name: &str| figures.get(&format!("{name}{{level={level},generation={generation}}}"))?.parse::<f64>().ok();
+        Part {
+            delay: number("delayGenerationMs").map(|ms| Duration::from_millis(ms as u64)),
+            pending: number("delayGenerationPending").map_or(0, |pending| pending as i64),
+            next_at: number("delayGenerationNextDeadlineMs").map(|at| at as i64),
+        }
+    });
+    parts.collect()
+}
+
+/// The rows of a level: what waits as the table says, also if that is nothing, and each other duration that messages still wait for.
+fn rows(whole: Part, parts: &[Part], is_in_table: bool) -> Vec<(Part, InTable)> {
+    let other = if is_in_table { InTable::Earlier } else { InTable::Gone };
+    let mut earlier: Vec<Part> = Vec::new();
+    let mut now = Part { delay: whole.delay, pending: 0, next_at: None };
+    if parts.is_empty() {
+        now = whole;
+    }
+    for part in parts {
+        // What Apache RocketMQ stored tells no duration: it counts as the table says.
+        let is_now = is_in_table && part.delay.is_none_or(|delay| Some(delay) == whole.delay);
+        let same = earlier.iter_mut().find(|known| known.delay == part.delay);
+        let into = match same {
+            _ if is_now => &mut now,
+            Some(known) => known,
+            None => earlier.push_mut(Part { pending: 0, next_at: None, ..*part }),
+        };
+        into.pending += part.pending;
+        into.next_at = into.next_at.into_iter().chain(part.next_at).min();
+    }
+    let mut rows = Vec::new();
+    if is_in_table {
+        rows.push((now, InTable::Now));
+    } else if now.pending > 0 {
+        rows.push((now, InTable::Gone));
+    }
+    rows.extend(earlier.into_iter().map(|part| (part, other)));
+    rows
 }
 
 /// The last level that a broker's figures speak of.
@@ -169,6 +250,34 @@ mod tests {
 
         assert_eq!(last_used(&figures), 12);
         assert_eq!(last_used(&BTreeMap::new()), 0);
+    }
+
+    #[test]
+    fn after_a_change_of_the_table_a_level_has_a_row_for_each_duration_that_still_counts() {
+        let part = |seconds: u64, pending: i64, next_at: i64| Part {
+            delay: Some(Duration::from_secs(seconds)),
+            pending,
+            next_at: Some(next_at),
+        };
+        let figures = [
+            ("delayGenerationPending{level=1,generation=10}", "4"),
+            ("delayGenerationMs{level=1,generation=10}", "10000"),
+            ("delayGenerationNextDeadlineMs{level=1,generation=10}", "90"),
+            ("delayGenerationPending{level=1,generation=9}", "2"),
+            ("delayGenerationMs{level=1,generation=9}", "3000"),
+            ("delayGenerationNextDeadlineMs{level=1,generation=9}", "80"),
+            ("delayGenerationPending{level=11,generation=1}", "7"),
+        ];
+        let figures = figures.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let parts = parts(&figures, 1);
+        assert_eq!(parts, [part(3, 2, 80), part(10, 4, 90)]);
+
+        let whole = part(10, 6, 80);
+        assert_eq!(rows(whole, &parts, true), [(part(10, 4, 90), InTable::Now), (part(3, 2, 80), InTable::Earlier)]);
+        let gone = Part { delay: None, ..whole };
+        assert_eq!(rows(gone, &parts, false), [(part(3, 2, 80), InTable::Gone), (part(10, 4, 90), InTable::Gone)]);
+        assert_eq!(rows(whole, &[], true), [(whole, InTable::Now)], "of another make");
+        assert_eq!(rows(Part { pending: 0, ..gone }, &[], false), []);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Key {
     pub about: &'static str,
     /// Whether it works.
     pub status: Status,
+    /// Whether it can change while the broker runs.
+    pub is_live: bool,
 }
 
 /// What becomes of a key.
@@ -68,11 +70,16 @@ pub(super) enum Value {
 
 impl Key {
     pub(super) const fn new(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Self {
-        Self { name, kind, default, about, status: Status::Supported }
+        Self { name, kind, default, about, status: Status::Supported, is_live: false }
+    }
+
+    /// The same key, which can change while the broker runs: what it stands for takes it over at once.
+    pub(super) const fn live(self) -> Self {
+        Self { is_live: true, ..self }
     }
 
     pub(super) const fn only(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Self {
-        Self { name, kind, default, about, status: Status::StopsTheStart }
+        Self { name, kind, default, about, status: Status::StopsTheStart, is_live: false }
     }
 
     /// Checks a value whose stand-ins (`$HOME` …) are replaced; `None` if the kind does not allow it.

@@ -112,15 +112,15 @@ pub static SECTIONS: &[Section] = &[
                 "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
                 "How long each delay level waits, from level 1 on, separated by single spaces. Units: s, m, h, d; each value above zero.\n\
              A message sent with a level beyond the last waits as long as the last. Messages that wait keep the time they were promised when this\n\
-             changes; a change needs a restart. Consumers' retries use levels 3, 4, 5 and so on: keep these apart.",
-            ),
+             changes. Consumers' retries use levels 3, 4, 5 and so on: keep these apart.",
+            ).live(),
             Key::new(
                 "parkAfter",
                 Kind::Number(0, INT_MAX),
                 "600000",
                 "Our own key. Milliseconds for which a waiting message that cannot be read is tried again; then it is parked: counted, logged, and kept\n\
                  in a topic of its own, while those behind it go on.",
-            ),
+            ).live(),
         ],
     },
     Section {
@@ -258,25 +258,25 @@ pub static SECTIONS: &[Section] = &[
                 Kind::Number(0, 15),
                 "6",
                 "What may be done: 2 send, 4 read, 6 both. 4 lets consumers finish while producers go elsewhere.",
-            ),
+            ).live(),
             Key::new(
                 "autoCreateTopicEnable",
                 Kind::Switch,
                 "true",
                 "Whether a send to an unknown topic creates it, as the topic TBW102 is set.",
-            ),
+            ).live(),
             Key::new(
                 "defaultTopicQueueNums",
                 Kind::Number(1, 1024),
                 "8",
                 "Queues of TBW102: the most that a topic created by a send gets (Java producers ask for 4).",
-            ),
+            ).live(),
             Key::new(
                 "autoCreateSubscriptionGroup",
                 Kind::Switch,
                 "true",
                 "Whether an unknown consumer group is created on first use.",
-            ),
+            ).live(),
             Key::new("clusterTopicEnable", Kind::Switch, "true", "Whether there is a topic named like the cluster."),
             Key::new("brokerTopicEnable", Kind::Switch, "true", "Whether there is a topic named like the broker."),
             Key::new(
@@ -285,7 +285,7 @@ pub static SECTIONS: &[Section] = &[
                 "false",
                 "Whether there is a topic for traces, RMQ_SYS_TRACE_TOPIC.",
             ),
-            Key::new("traceOn", Kind::Switch, "true", "Whether clients that can trace messages are asked to."),
+            Key::new("traceOn", Kind::Switch, "true", "Whether clients that can trace messages are asked to.").live(),
             Key::new("regionId", Kind::Name, "DefaultRegion", "Region, told to producers and kept with each message."),
         ],
     },
@@ -297,13 +297,13 @@ pub static SECTIONS: &[Section] = &[
                 Kind::Switch,
                 "true",
                 "Whether a pull that finds nothing waits until a message arrives.",
-            ),
+            ).live(),
             Key::new(
                 "shortPollingTimeMills",
                 Kind::Number(1, DAY_MS),
                 "1000",
                 "Milliseconds that such a pull waits when longPollingEnable is false.",
-            ),
+            ).live(),
             Key::new(
                 "maxTransferBytesOnMessageInMemory",
                 Kind::Number(1, INT_MAX),
@@ -322,7 +322,7 @@ pub static SECTIONS: &[Section] = &[
                 Kind::Number(1, DAY_MS),
                 "5000",
                 "Milliseconds between two savings of how far consumers are. After a crash they may get so much again.",
-            ),
+            ).live(),
             Key::new(
                 "consumerOffsetUpdateVersionStep",
                 Kind::Number(1, INT_MAX),
@@ -334,7 +334,7 @@ pub static SECTIONS: &[Section] = &[
                 Kind::Number(1, DAY_MS),
                 "120000",
                 "Milliseconds of silence after which a client is taken for gone and its queues go to others.",
-            ),
+            ).live(),
             Key::new(
                 "rebalanceLockMaxLiveTime",
                 Kind::Number(1, DAY_MS),

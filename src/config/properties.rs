@@ -6,7 +6,9 @@
 //!
 //! Source: Java, `java.util.Properties.load`. Unlike it, values lose the blanks at their end, as RocketMQ's loader trims them.
 
-use std::{fmt::Write, iter::Peekable, str::Chars};
+use std::{fmt::Write, iter::Peekable, ops::Range, str::Chars};
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// One `key = value` of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,28 +49,101 @@ pub enum PropertiesError {
 /// # Errors
 /// See [`PropertiesError`].
 pub fn parse(bytes: &[u8]) -> Result<Vec<Entry>, PropertiesError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
+    let text = decode(bytes)?;
+    entries(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).map(|entry| entry.map(|(entry, _)| entry)).collect()
+}
+
+/// The bytes of a properties file in which `key` has `value`. Comments, order and every other line stay as they are: the last entry of the
+/// key, which is the one that counts, is written anew; a key without an entry gets one behind the last line that holds it commented out
+/// (`#key=`), else at the end.
+///
+/// # Errors
+/// See [`PropertiesError`].
+pub fn with_entry(bytes: &[u8], key: &str, value: &str) -> Result<Vec<u8>, PropertiesError> {
+    let text = decode(bytes)?;
+    let body = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let skipped = text.len() - body.len();
+    let (mut last, mut places) = (None, Vec::new());
+    for entry in entries(body) {
+        let (entry, place) = entry?;
+        places.push(place.clone());
+        if entry.key == key {
+            last = Some((entry.value, place));
+        }
+    }
+    let mut line = String::new();
+    write_entry(&mut line, key, value);
+    let feed = if body.contains("\r\n") { "\r\n" } else { "\n" };
+    let (place, line) = match last {
+        Some((before, _)) if before == value => return Ok(bytes.to_vec()),
+        Some((_, place)) => (place, line.trim_end_matches('\n').to_owned()),
+        None => {
+            let at = commented_out(body, key, &places).unwrap_or(body.len());
+            // A last line without an end gets one, and one that wants to go on an empty line to go on in.
+            let open = match body[..at].chars().next_back() {
+                None | Some('\n') => "",
+                Some('\r') => "\n",
+                Some(_) => feed,
+            };
+            let wants_more = at == body.len() && goes_on(body.trim_end_matches(['\n', '\r']));
+            let line = format!("{open}{}{}{feed}", if wants_more { feed } else { "" }, line.trim_end_matches('\n'));
+            (at..at, line)
+        }
+    };
+    let mut changed = text.to_owned();
+    changed.replace_range(place.start + skipped..place.end + skipped, &line);
+    Ok(changed.into_bytes())
+}
+
+/// Behind the last line that holds the key commented out. A line within an entry is none.
+fn commented_out(text: &str, key: &str, entries: &[Range<usize>]) -> Option<usize> {
+    let mut at = 0;
+    let ends = text.split_inclusive('\n').filter_map(|line| {
+        let begin = at;
+        at += line.len();
+        if entries.iter().any(|entry| entry.contains(&begin)) {
+            return None;
+        }
+        let comment = line.trim_start_matches(is_blank).strip_prefix('#')?;
+        let rest = comment.trim_start_matches(is_blank).strip_prefix(key)?;
+        rest.trim_start_matches(is_blank).starts_with(['=', ':']).then_some(at)
+    });
+    ends.last()
+}
+
+fn decode(bytes: &[u8]) -> Result<&str, PropertiesError> {
+    std::str::from_utf8(bytes).map_err(|error| {
         let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
         PropertiesError::NotText { line }
-    })?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    })
+}
 
-    let mut entries = Vec::new();
-    let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).zip(1..);
-    while let Some((first, line)) = lines.next() {
-        let first = first.trim_start_matches(is_blank);
-        if first.is_empty() || first.starts_with(['#', '!']) {
-            continue;
+/// The entries of a text, each with the bytes it takes, without the end of its last line.
+fn entries(text: &str) -> impl Iterator<Item = Result<(Entry, Range<usize>), PropertiesError>> {
+    let mut at = 0;
+    let mut lines = text.split('\n').zip(1..).map(move |(line, number)| {
+        let begin = at;
+        at += line.len() + 1;
+        (line.strip_suffix('\r').unwrap_or(line), begin, number)
+    });
+    std::iter::from_fn(move || {
+        loop {
+            let (first, begin, number) = lines.next()?;
+            let mut end = begin + first.len();
+            let first = first.trim_start_matches(is_blank);
+            if first.is_empty() || first.starts_with(['#', '!']) {
+                continue;
+            }
+            let mut logical = first.to_owned();
+            while goes_on(&logical) {
+                logical.pop();
+                let Some((next, begin, _)) = lines.next() else { break };
+                end = begin + next.len();
+                logical.push_str(next.trim_start_matches(is_blank));
+            }
+            return Some(entry(&logical, number).map(|entry| (entry, begin..end)));
         }
-        let mut logical = first.to_owned();
-        while goes_on(&logical) {
-            logical.pop();
-            let Some((next, _)) = lines.next() else { break };
-            logical.push_str(next.trim_start_matches(is_blank));
-        }
-        entries.push(entry(&logical, line)?);
-    }
-    Ok(entries)
+    })
 }
 
 /// Writes one `key=value` line, with the line feed, that [`parse`] and Java read back as it was.
@@ -218,7 +293,48 @@ mod tests {
         assert_eq!(parse(b"\n=1"), Err(PropertiesError::NoKey { line: 2 }));
     }
 
+    #[test]
+    fn an_entry_is_changed_in_its_place_and_all_else_stays() {
+        let text = "# mine\r\n! odd\r\nunknown = x \\\r\n   y\r\nparkAfter = 1\r\n  parkAfter: \\\r\n  2\r\nlast=end";
+        let changed = with_entry(text.as_bytes(), "parkAfter", "3").unwrap();
+        assert_eq!(
+            String::from_utf8(changed).unwrap(),
+            "# mine\r\n! odd\r\nunknown = x \\\r\n   y\r\nparkAfter = 1\r\nparkAfter=3\r\nlast=end"
+        );
+        assert_eq!(with_entry(text.as_bytes(), "parkAfter", "2").unwrap(), text.as_bytes(), "it has that value");
+    }
+
+    #[test]
+    fn a_key_without_an_entry_gets_one_behind_its_comment_or_at_the_end() {
+        let added = |text: &str| String::from_utf8(with_entry(text.as_bytes(), "a", "b c").unwrap()).unwrap();
+        assert_eq!(added(""), "a=b c\n");
+        assert_eq!(added("x=1"), "x=1\na=b c\n");
+        assert_eq!(added("# about a\n# a = 0\n\n#ab=1\nx=1\n"), "# about a\n# a = 0\na=b c\n\n#ab=1\nx=1\n");
+        assert_eq!(added("\u{feff}#a=0"), "\u{feff}#a=0\na=b c\n");
+        assert_eq!(added("x=\\"), "x=\\\n\na=b c\n", "the line before goes on");
+        assert_eq!(added("x=\\\n"), "x=\\\n\na=b c\n");
+        assert_eq!(added("x=\\\n#a=0"), "x=\\\n#a=0\na=b c\n");
+        assert_eq!(with_entry(b"x=\xff", "a", "b"), Err(PropertiesError::NotText { line: 1 }));
+    }
+
     proptest! {
+        #[test]
+        fn a_changed_text_gives_the_new_value_and_the_others_as_they_were(
+            lines in proptest::collection::vec("(#? ?[abk]{1,2} ?[=:]? ?[x\\\\]{0,3}|[ #!]{0,3})\r?", 0..8),
+            value in "[\\PC\n\\\\]{0,8}",
+        ) {
+            let text = lines.join("\n");
+            let others = |entries: Vec<Entry>| entries.into_iter().filter(|entry| entry.key != "k").map(|entry| (entry.key, entry.value)).collect::<Vec<_>>();
+            let Ok(before) = parse(text.as_bytes()) else { return Ok(()) };
+
+            let changed = with_entry(text.as_bytes(), "k", &value).unwrap();
+
+            let after = parse(&changed).unwrap();
+            let last = after.iter().rfind(|entry| entry.key == "k").unwrap();
+            prop_assert_eq!(&last.value, value.trim());
+            prop_assert_eq!(others(after.clone()), others(before));
+        }
+
         #[test]
         fn what_is_written_is_read_back(key in "\\PC{1,12}", value in "[\\PC\n\r\t=:#!\\\\ ]{0,24}") {
             let mut text = String::new();

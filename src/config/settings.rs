@@ -60,6 +60,8 @@ pub enum Origin {
     Environment(String),
     /// The command line.
     CommandLine,
+    /// A request to the running broker.
+    Request,
 }
 
 /// Every key with its checked value. See the module.
@@ -109,6 +111,38 @@ impl Settings {
             loader.set(name, value, Origin::CommandLine);
         }
         loader.finish()
+    }
+
+    /// These settings with what a request changes, checked as [`Settings::load`] does.
+    pub(super) fn changed(&self, sources: &Sources, entries: &[properties::Entry]) -> Result<Loaded, ConfigErrors> {
+        let mut loader = Loader {
+            sources,
+            settings: self.clone(),
+            warnings: Vec::new(),
+            without_effect: Vec::new(),
+            errors: Vec::new(),
+        };
+        for entry in entries {
+            loader.set(&entry.key, &entry.value, Origin::Request);
+        }
+        let loaded = loader.finish()?;
+        loaded.settings.delay_options().map_err(|error| ConfigErrors(vec![error]))?;
+        Ok(loaded)
+    }
+
+    /// The keys whose values differ from those of `before`, with both values as text.
+    pub(super) fn differences<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = (&'static Key, &'a str, &'a str)> {
+        let pairs = self.values.iter().zip(&before.values);
+        let differing =
+            pairs.filter(
+                |(now, before)| {
+                    if now.value == Value::Text { now.text != before.text } else { now.value != before.value }
+                },
+            );
+        differing.map(|(now, before)| (now.key, before.text.as_str(), now.text.as_str()))
     }
 
     fn defaults(sources: &Sources) -> Self {
@@ -294,7 +328,6 @@ impl Settings {
             lock_expiry: self.millis("rebalanceLockMaxLiveTime"),
             register_interval: self.millis("registerNameServerPeriod"),
             register_timeout: self.millis("registerBrokerTimeoutMills"),
-            settings: self.to_pairs(),
             ..BrokerOptions::default()
         }
     }
@@ -370,6 +403,7 @@ impl fmt::Display for Origin {
             Self::File { file, line } => write!(f, "{file} line {line}"),
             Self::Environment(variable) => write!(f, "environment variable {variable}"),
             Self::CommandLine => f.write_str("command line"),
+            Self::Request => f.write_str("request"),
         }
     }
 }

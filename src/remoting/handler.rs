@@ -6,6 +6,9 @@ use std::sync::atomic::Ordering;
 use super::connection::{Connection, State};
 use crate::protocol::{Command, Encoding, RequestCode, ResponseCode};
 
+/// Longest remark of an answer in bytes. Remarks name what was wrong, and that may be as long as a frame; what is beyond is left out.
+pub const REMARK_BYTES_MAX: usize = 4096;
+
 /// What serves the requests that come over connections.
 pub trait Handler: Send + Sync + 'static {
     /// Called on the connection's task for each request, in order. Must not block for long: the connection, and others on the same
@@ -80,6 +83,11 @@ impl Responder {
         self.answered = true;
         if self.oneway {
             return;
+        }
+        if let Some(remark) = response.remark.as_mut().filter(|remark| remark.len() > REMARK_BYTES_MAX) {
+            const MORE: &str = " ...";
+            remark.truncate(remark.floor_char_boundary(REMARK_BYTES_MAX - MORE.len()));
+            remark.push_str(MORE);
         }
         response.opaque = self.opaque;
         response.encoding = self.encoding;

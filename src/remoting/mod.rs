@@ -20,7 +20,7 @@ pub use client::Client;
 pub use connection::{Connection, ConnectionOptions};
 pub use error::RemotingError;
 pub use figures::Figures;
-pub use handler::{Handler, NoRequests, Responder, not_supported};
+pub use handler::{Handler, NoRequests, REMARK_BYTES_MAX, Responder, not_supported};
 pub use server::{Server, ServerOptions};
 
 #[cfg(test)]

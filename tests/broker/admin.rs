@@ -3,16 +3,14 @@
 use std::{path::Path, time::Duration};
 
 use latermq::{
-    broker::{BrokerOptions, SUPPORTED_CODES},
+    broker::SUPPORTED_CODES,
     env::Directory,
     protocol::{RequestCode, json},
     remoting::Handler,
 };
 use serde_json::Value;
 
-use crate::rig::{
-    PullRequest, Rig, connection, max, message, pull_header, records, request, rig, rig_with, store_options, text,
-};
+use crate::rig::{PullRequest, Rig, connection, max, message, pull_header, records, request, rig, text};
 
 fn create<'a>(topic: &'a str, queues: &'a str, attributes: &'a str) -> Vec<(&'static str, &'a str)> {
     vec![
@@ -223,30 +221,6 @@ fn remoting_85_all_groups_come_without_being_asked_for_one_and_a_single_one_is_c
     assert!(all["subscriptionGroupTable"]["TOOLS_CONSUMER"].is_object());
     assert!(all["subscriptionGroupTable"]["new"].is_object() && all["dataVersion"].is_object());
     assert_eq!(rig.ask(request(200, &[]).with_body(r#"{"groupName":""}"#)).code, 1);
-}
-
-#[test]
-fn remoting_84_settings_are_shown_and_unknown_ones_are_passed_over() {
-    let settings = vec![("brokerName".to_owned(), "broker-a".to_owned())];
-    let rig = rig_with(BrokerOptions { settings, ..BrokerOptions::default() }, store_options());
-
-    let shown = rig.ask(request(26, &[]));
-    assert_eq!(text(&shown), "brokerName=broker-a\n");
-    assert!(shown.ext.get("version").unwrap().contains("counter"));
-    let change = |text: &'static str| rig.ask(request(25, &[]).with_body(text));
-    assert_eq!(change("unknownKey=1").code, 0);
-    assert_eq!(change("").code, 0);
-    assert_eq!(change("brokerName=broker-a").code, 0, "nothing changes");
-    assert_eq!(change("brokerName=other").code, 16);
-    assert_eq!(change("rocketmqHome=/tmp").code, 16);
-}
-
-#[test]
-fn a_change_of_the_delay_levels_is_refused() {
-    let answer = rig().ask(request(25, &[]).with_body("messageDelayLevel=1s 2s"));
-
-    assert_eq!(answer.code, 16);
-    assert!(answer.remark.unwrap().contains("messageDelayLevel"));
 }
 
 #[test]

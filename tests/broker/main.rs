@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers of tests")]
 
 mod admin;
+mod configuration;
 mod consuming;
 mod network;
 mod pulling;

@@ -1,13 +1,18 @@
 //! A broker on a store in memory, with the level scheduler, driven step by step.
 
 use std::{
+    io,
     net::SocketAddr,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use latermq::{
     broker::{Broker, BrokerOptions, Resolved, Topics},
+    config::{ConfigFile, LiveConfig, Settings, Sources},
     delay::{DelayOptions, LevelScheduler, RealQueue, RealTopics},
     env::{Clock, Directory, Env, MemoryDirectory, TestClock},
     model::{PhysicalOffset, Properties, QueueId, Timestamp, Topic},
@@ -37,6 +42,54 @@ pub(crate) struct Rig {
     options: BrokerOptions,
     store_options: StoreOptions,
     delay_options: DelayOptions,
+    pub(crate) config: Option<Arc<Config>>,
+}
+
+/// The sources of a configuration, with a file in memory.
+#[derive(Default)]
+pub(crate) struct Config {
+    pub(crate) file: Mutex<Vec<u8>>,
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) has_no_file: bool,
+    /// The file cannot be written now.
+    pub(crate) write_fails: AtomicBool,
+    pub(crate) writes: AtomicUsize,
+}
+
+impl Config {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.file.lock().unwrap().clone()).unwrap()
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            file: (!self.has_no_file).then(|| ("broker.conf".to_owned(), self.file.lock().unwrap().clone())),
+            environment: self.environment.clone(),
+            host_name: "broker-a".to_owned(),
+            ..Sources::default()
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::load(&self.sources()).unwrap().settings
+    }
+}
+
+struct File(Arc<Config>);
+
+impl ConfigFile for File {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        Ok(self.0.file.lock().unwrap().clone())
+    }
+
+    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
+        if self.0.write_fails.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.writes.fetch_add(1, Ordering::Relaxed);
+        *self.0.file.lock().unwrap() = bytes.to_vec();
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -80,16 +133,36 @@ fn rig_with_delays(options: BrokerOptions, store_options: StoreOptions, delay_op
     let clock = TestClock::new(Timestamp(1_700_000_000_000));
     clock.advance(Duration::from_secs(1000));
     let directory = MemoryDirectory::with_clock(Arc::new(clock.clone()) as Arc<dyn Clock>);
-    open(clock, directory, options, store_options, delay_options)
+    open(clock, directory, options, store_options, delay_options, None)
+}
+
+/// A broker with a configuration.
+pub(crate) fn rig_of(config: Config) -> Rig {
+    let clock = TestClock::new(Timestamp(1_700_000_000_000));
+    clock.advance(Duration::from_secs(1000));
+    let directory = MemoryDirectory::with_clock(Arc::new(clock.clone()) as Arc<dyn Clock>);
+    let config = Some(Arc::new(config));
+    open(clock, directory, BrokerOptions::default(), store_options(), DelayOptions::default(), config)
+}
+
+/// A broker whose configuration file says so.
+pub(crate) fn rig_configured(file: &str) -> Rig {
+    rig_of(Config { file: Mutex::new(file.as_bytes().to_vec()), ..Config::default() })
 }
 
 fn open(
     clock: TestClock,
     directory: MemoryDirectory,
-    options: BrokerOptions,
+    mut options: BrokerOptions,
     store_options: StoreOptions,
-    delay_options: DelayOptions,
+    mut delay_options: DelayOptions,
+    config: Option<Arc<Config>>,
 ) -> Rig {
+    if let Some(config) = &config {
+        let settings = config.settings();
+        delay_options = settings.delay_options().unwrap();
+        options = settings.broker_options(ADDRESS.parse().unwrap(), delay_options.levels.max().number());
+    }
     let fatal: Arc<Mutex<Vec<String>>> = Arc::default();
     let reasons = Arc::clone(&fatal);
     let env = Env {
@@ -103,6 +176,11 @@ fn open(
     let store = MessageStore::open(store_options.clone(), env, plugins).unwrap();
     let broker = Broker::new(options.clone(), Arc::clone(&store));
     assert!(topics.0.set(Arc::clone(broker.topics())).is_ok());
+    if let Some(config) = &config {
+        let file = (!config.has_no_file).then(|| Arc::new(File(Arc::clone(config))) as Arc<dyn ConfigFile>);
+        let live = LiveConfig::new(config.sources(), config.settings(), file, ADDRESS.parse().unwrap());
+        broker.set_configuration(Arc::new(live));
+    }
     Rig {
         clock,
         directory,
@@ -114,6 +192,7 @@ fn open(
         options,
         store_options,
         delay_options,
+        config,
     }
 }
 
@@ -179,9 +258,9 @@ impl Rig {
     }
 
     fn reopen(self) -> Rig {
-        let Rig { clock, directory, options, store_options, delay_options, store, broker, .. } = self;
+        let Rig { clock, directory, options, store_options, delay_options, store, broker, config, .. } = self;
         drop((broker, store));
-        open(clock, directory, options, store_options, delay_options)
+        open(clock, directory, options, store_options, delay_options, config)
     }
 
     pub(crate) fn reopen_with(self, options: BrokerOptions) -> Rig {

@@ -156,11 +156,7 @@ fn every_default_is_allowed_and_equals_that_of_the_layer() {
 
     let advertised = SocketAddr::from(([127, 0, 0, 1], 10911));
     assert_eq!(format!("{:?}", settings.store_options().unwrap()), format!("{:?}", StoreOptions::default()));
-    let broker = BrokerOptions {
-        name: BrokerOptions::default().name,
-        settings: Vec::new(),
-        ..settings.broker_options(advertised, 18)
-    };
+    let broker = BrokerOptions { name: BrokerOptions::default().name, ..settings.broker_options(advertised, 18) };
     assert_eq!(format!("{broker:?}"), format!("{:?}", BrokerOptions::default()));
     assert_eq!(format!("{:?}", settings.delay_options().unwrap()), format!("{:?}", DelayOptions::default()));
     assert_eq!(format!("{:?}", settings.name_server_options()), format!("{:?}", NameServerOptions::default()));

@@ -26,6 +26,8 @@ pub enum Mutation {
     PropertiesUnchecked,
     /// Recovery takes a damaged record above the checkpoint for a torn tail though the machine stayed up.
     DamageTakenForTornTail,
+    /// Messages are taken though what waits would not find room.
+    AdmitWithoutRoom,
     /// A failed append keeps the queue offsets it took.
     OffsetsNotTakenBack,
     /// The checkpoint says that queues are durable that were not synced.

@@ -19,8 +19,8 @@ use crate::{
     model::{MessageDraft, PhysicalOffset, Timestamp},
     record::RecordView,
     store::{
-        Admission, AdmitContext, Dispatched, Figure, Mark, Placement, Plugin, PluginError, Refusal, SettingChange,
-        StoreHandle,
+        Admission, AdmitContext, Dispatched, Figure, Mark, Owed, Placement, Plugin, PluginError, Refusal,
+        SettingChange, StoreHandle,
     },
 };
 
@@ -124,6 +124,10 @@ impl Plugin for LevelScheduler {
 
     fn pinned_from(&self) -> Option<PhysicalOffset> {
         self.scheduler.pinned_from()
+    }
+
+    fn owes(&self) -> Owed {
+        self.scheduler.owes()
     }
 
     fn state(&self) -> Vec<u8> {

@@ -76,6 +76,8 @@ pub(super) struct Stand {
     pub(super) aside: bool,
     /// The last batch was refused for a record in it: one at a time, to find which.
     pub(super) alone: bool,
+    /// The last batch found no room on the disk: smaller ones may, of so many records at most. None for no such bound.
+    pub(super) at_most: Option<usize>,
     /// The record at the cursor was refused for itself: it is parked.
     pub(super) refused: bool,
     /// How many bytes it was served, in the currency of the round robin.

@@ -31,7 +31,7 @@ use crate::{
     model::{MessageDraft, PhysicalOffset, SCHEDULE_TOPIC, Timestamp, names},
     mutation::Mutation,
     record::{Record, RecordView},
-    store::{AppendError, Appended, Dispatched, Loaded, MessageStore, StoreHandle},
+    store::{AppendError, Appended, Dispatched, Loaded, MessageStore, Owed, StoreHandle},
 };
 
 /// Most records of a batch. A batch is bounded so that it holds the append lock for about a millisecond at most.
@@ -166,6 +166,7 @@ struct Job {
     pause: Option<Pause>,
     aside: bool,
     alone: bool,
+    at_most: Option<usize>,
     refused: bool,
 }
 
@@ -424,6 +425,15 @@ impl Scheduler {
         self.state().progress.oldest_position()
     }
 
+    /// What waits.
+    pub(super) fn owes(&self) -> Owed {
+        let state = self.state();
+        state.progress.levels.values().fold(Owed::default(), |owed, level| Owed {
+            records: owed.records + level.pending(),
+            bytes: owed.bytes + level.pending_bytes,
+        })
+    }
+
     /// The state for the checkpoint; [`Scheduler::export`] writes what belongs to it. Empty if it is not known now: a recovery does not believe it
     /// then, and reads the whole log.
     pub(super) fn to_state(&self) -> Vec<u8> {
@@ -512,7 +522,7 @@ impl Scheduler {
     /// Reads, verifies and builds a batch.
     fn build(&self, store: &MessageStore, job: &Job, now: Timestamp, names: &mut TopicNames) -> (Batch, BatchEnd) {
         let mut batch = Batch { end: job.cursor, ..Batch::default() };
-        let records_max = if job.alone { 1 } else { BATCH_RECORDS_MAX };
+        let records_max = if job.alone { 1 } else { job.at_most.unwrap_or(BATCH_RECORDS_MAX) };
         while batch.end < job.to && batch.drafts.len() < records_max && batch.bytes < BATCH_BYTES_MAX {
             let left = usize::try_from(job.to - batch.end).unwrap_or(usize::MAX);
             let entries = entries::read(store, job.level, batch.end, left.min(records_max - batch.drafts.len()));
@@ -622,14 +632,16 @@ impl Scheduler {
             Ok(appended) => state.count(job.level, batch, &appended, tick),
             Err(error) => {
                 tick.closed = matches!(error, AppendError::Closed | AppendError::Failed { .. });
-                state.counts.append_failures += 1;
+                let no_room = matches!(error, AppendError::DiskFull { .. });
+                let goes_on = no_room && batch.drafts.len() > 1;
+                state.counts.append_failures += u64::from(!goes_on);
                 let refused = matches!(
                     error,
                     AppendError::Record(_) | AppendError::BodyTooLarge { .. } | AppendError::Refused(_)
                 );
-                state.rewind(job, batch, refused, now);
+                state.rewind(job, batch, refused, no_room, now);
                 drop(state);
-                if job.pause.is_none() && !tick.closed {
+                if job.pause.is_none() && !goes_on && !tick.closed {
                     tracing::error!(
                         delay_level = %job.level,
                         queue_offset = job.cursor,
@@ -699,6 +711,7 @@ impl State {
             pause: stand.pause,
             aside: stand.aside,
             alone: stand.alone,
+            at_most: stand.at_most,
             refused: stand.refused,
         })
     }
@@ -730,13 +743,14 @@ impl State {
             stand.pause = None;
             stand.aside = false;
             stand.alone = false;
+            stand.at_most = job.at_most.map(|at_most| at_most * 2).filter(|at_most| *at_most < BATCH_RECORDS_MAX);
             stand.refused = false;
             stand.served += batch.bytes;
         }
     }
 
     /// Takes back [`State::advance`]: nothing was stored.
-    fn rewind(&mut self, job: &Job, batch: &Batch, refused: bool, now: Timestamp) {
+    fn rewind(&mut self, job: &Job, batch: &Batch, refused: bool, no_room: bool, now: Timestamp) {
         if let Some(run) = self.run_mut(job.level, job.cursor) {
             let stand = &mut run.stand;
             if Mutation::CursorNotTakenBack.is_on() {
@@ -747,8 +761,11 @@ impl State {
             // A batch refused for what is in it is tried again record by record; a single record is parked.
             stand.alone = refused || job.alone;
             stand.refused = job.refused || (refused && batch.drafts.len() == 1);
-            stand.pause = Some(longer(job.pause, now));
             stand.aside = job.aside;
+            let count = batch.drafts.len();
+            stand.at_most = if no_room { Some((count / 2).max(1)) } else { job.at_most };
+            // Half of them may find room: they are tried at once.
+            stand.pause = if no_room && count > 1 { job.pause } else { Some(longer(job.pause, now)) };
         }
     }
 

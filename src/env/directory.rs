@@ -97,7 +97,7 @@ pub trait Directory: Send + Sync {
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
 
     /// Writes a small file whole, creating or replacing it, and syncs its bytes. A crash may leave a part of it: write aside and rename
-    /// where that matters.
+    /// where that matters. A file that is there already is written over, so that it needs space only if it grows.
     ///
     /// # Errors
     /// As the file system gives them.
@@ -128,11 +128,20 @@ pub trait Directory: Send + Sync {
     /// As the file system gives them.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>>;
 
-    /// How full the file system is.
+    /// How full the file system of the root is.
     ///
     /// # Errors
     /// As the file system gives them.
     fn space(&self) -> io::Result<Space>;
+
+    /// How full the file system of a folder is.
+    ///
+    /// # Errors
+    /// As the file system gives them.
+    fn space_of(&self, folder: &Path) -> io::Result<Space> {
+        let _ = folder;
+        self.space()
+    }
 
     /// A path as a person would type it, for logs and errors.
     fn display(&self, path: &Path) -> String;
@@ -164,7 +173,8 @@ pub trait File: Send + Sync {
     /// `UnexpectedEof` beyond the end, and others as the file system gives them.
     fn slice(&self, position: u64, bytes: usize) -> io::Result<Bytes>;
 
-    /// Makes a range zero without changing the length (`FALLOC_FL_ZERO_RANGE` where there is one).
+    /// Makes a range zero without changing the length (`FALLOC_FL_ZERO_RANGE` where there is one). Needs no space: where its blocks cannot be
+    /// reserved, the range has none.
     ///
     /// # Errors
     /// As the file system gives them.

@@ -9,8 +9,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    io::{self, Write},
+    fs, io,
     ops::Range,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
@@ -117,6 +116,11 @@ impl Directory for FsDirectory {
 
     fn create(&self, path: &Path, bytes: u64, allocation: Allocation) -> io::Result<Arc<dyn File>> {
         let path = self.at(path);
+        let folder = path.parent().unwrap_or(&self.root);
+        if allocation == Allocation::Real && statvfs_of(folder).is_ok_and(|space| space.free < bytes) {
+            // An attempt in vain would take the last space from others for a while.
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         if let Err(error) = extend(&file, 0, bytes, allocation) {
             if let Err(error) = fs::remove_file(&path) {
@@ -144,13 +148,15 @@ impl Directory for FsDirectory {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let path = self.at(path);
         let mut options = fs::OpenOptions::new();
-        options.write(true).truncate(true);
-        let (mut file, created) = match options.open(&path) {
+        // Not truncated first: on a full disk the blocks that it has must do.
+        options.write(true);
+        let (file, created) = match options.open(&path) {
             Ok(file) => (file, false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (options.create(true).open(&path)?, true),
             Err(error) => return Err(error),
         };
-        file.write_all(bytes)?;
+        file.write_all_at(bytes, 0)?;
+        file.set_len(bytes.len() as u64)?;
         file.sync_data()?;
         match path.parent() {
             Some(folder) if created => sync_folder_at(folder),
@@ -185,18 +191,26 @@ impl Directory for FsDirectory {
     }
 
     fn space(&self) -> io::Result<Space> {
-        let stat = statvfs(&self.root)?;
-        // What is kept back from this process counts neither as used nor as free: the same ratio as that of `df` and of RocketMQ.
-        let used = stat.f_blocks.saturating_sub(stat.f_bfree);
-        Ok(Space {
-            total: used.saturating_add(stat.f_bavail).saturating_mul(stat.f_frsize),
-            free: stat.f_bavail.saturating_mul(stat.f_frsize),
-        })
+        statvfs_of(&self.root)
+    }
+
+    fn space_of(&self, folder: &Path) -> io::Result<Space> {
+        statvfs_of(&self.at(folder))
     }
 
     fn display(&self, path: &Path) -> String {
         self.at(path).display().to_string()
     }
+}
+
+fn statvfs_of(folder: &Path) -> io::Result<Space> {
+    let stat = statvfs(folder)?;
+    // What is kept back from this process counts neither as used nor as free: the same ratio as that of `df` and of RocketMQ.
+    let used = stat.f_blocks.saturating_sub(stat.f_bfree);
+    Ok(Space {
+        total: used.saturating_add(stat.f_bavail).saturating_mul(stat.f_frsize),
+        free: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
 }
 
 fn sync_folder_at(folder: &Path) -> io::Result<()> {
@@ -301,12 +315,17 @@ impl File for FsFile {
         if bytes == 0 {
             return Ok(());
         }
-        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| fallocate(&self.file, flags, range.start, bytes)) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&self.file, range),
-            Err(error) => Err(error.into()),
-        }
+        let change =
+            |flags| retry_on_intr(|| fallocate(&self.file, flags | FallocateFlags::KEEP_SIZE, range.start, bytes));
+        let zeroed = match change(FallocateFlags::ZERO_RANGE) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&self.file, range.clone()),
+            zeroed => zeroed.map_err(io::Error::from),
+        };
+        zeroed.or_else(|error| match error.kind() {
+            // A range without blocks is zero too.
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Ok(change(FallocateFlags::PUNCH_HOLE)?),
+            _ => Err(error),
+        })
     }
 
     fn set_bytes(&self, bytes: u64, allocation: Allocation) -> io::Result<()> {
@@ -369,8 +388,11 @@ impl FsLock {
             Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        file.set_len(LOCK_TEXT.len() as u64)?;
-        file.write_all_at(LOCK_TEXT, 0)?;
+        // It is the lock that counts; on a full disk there may be no room for the text.
+        match file.write_all_at(LOCK_TEXT, 0).and_then(|()| file.set_len(LOCK_TEXT.len() as u64)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {}
+            written => written?,
+        }
         let inode = inode_of(&file.metadata()?);
         held.insert(inode);
         Ok(Some(Self { file: Some(file), inode }))

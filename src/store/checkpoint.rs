@@ -20,7 +20,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use tracing::warn;
 
-use super::{Loaded, StateFile, StoreError};
+use super::{Loaded, StateFile, StoreError, room::is_full};
 use crate::{
     env::{BootId, Directory},
     model::{PhysicalOffset, Timestamp},
@@ -244,7 +244,14 @@ impl CheckpointFiles {
 
     fn save_rocketmq(&self, checkpoint: RocketmqCheckpoint) -> io::Result<()> {
         let aside = self.rocketmq.with_extension("tmp");
-        self.directory.write(&aside, &checkpoint.to_bytes())?;
+        match self.directory.write(&aside, &checkpoint.to_bytes()) {
+            // On a full disk it is written over in place. If a crash leaves half of it, ours is not believed, and the whole log is scanned.
+            Err(error) if is_full(&error) => {
+                let _ = self.directory.remove(&aside);
+                return self.directory.write(&self.rocketmq, &checkpoint.to_bytes());
+            }
+            written => written?,
+        }
         self.directory.rename(&aside, &self.rocketmq)?;
         self.directory.sync_folder(Path::new(""))
     }

@@ -21,15 +21,19 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
 
 use super::{
-    AppendError, Appended, Mark, Placement, Plugin, StoreError, StoreOptions, clock::StoreClock, health::Health,
-    segment::Segment, threads::panic_text,
+    AppendError, Appended, Mark, Placement, Plugin, StoreError, StoreOptions,
+    clock::StoreClock,
+    health::Health,
+    room::{RECORD_EXTRA_BYTES, is_full},
+    segment::Segment,
+    threads::panic_text,
 };
 use crate::{
     env::{Allocation, EntryKind, Env},
@@ -37,6 +41,9 @@ use crate::{
     mutation::Mutation,
     record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
 };
+
+/// Most space that a new segment leaves to others.
+const MARGIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Queue offsets that the next messages get.
 pub(super) type QueueOffsets =
@@ -52,6 +59,8 @@ pub(super) struct CommitLog {
     writer: Mutex<Writer>,
     segments: RwLock<Vec<Arc<Segment>>>,
     spare: Mutex<Option<Arc<Segment>>>,
+    /// Whether there is one, for who does not want to wait until one is made.
+    has_spare: AtomicBool,
     written: AtomicU64,
 }
 
@@ -70,6 +79,8 @@ struct Writer {
 pub(super) struct Encoded {
     bytes: Vec<u8>,
     records: Vec<EncodedRecord>,
+    /// How much room the records take in the log, also when they are written a second time.
+    pub(super) room_bytes: u64,
 }
 
 struct EncodedRecord {
@@ -85,6 +96,9 @@ impl Encoded {
     /// Encodes a draft behind those already there. `mark` is the index of the plugin that marked it, and its mark.
     pub(super) fn push(&mut self, draft: &MessageDraft, mark: Option<(usize, Mark)>) -> Result<(), AppendError> {
         let range = encode(draft, &mut self.bytes)?;
+        // A marked record will be written once more by its plugin.
+        let once_more = if mark.is_some() { range.len() as u64 + RECORD_EXTRA_BYTES } else { 0 };
+        self.room_bytes += range.len() as u64 + once_more;
         self.records.push(EncodedRecord {
             range,
             topic: draft.topic.clone(),
@@ -109,6 +123,7 @@ impl CommitLog {
             writer: Mutex::default(),
             segments: RwLock::new(segments),
             spare: Mutex::new(None),
+            has_spare: AtomicBool::new(false),
             written: AtomicU64::new(0),
             env,
         })
@@ -331,6 +346,7 @@ impl CommitLog {
         }
         // Held while a segment is made, so that nobody makes the same one at the same time.
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_spare.store(false, Ordering::Relaxed);
         let segment = match spare.take().filter(|spare| spare.base == base) {
             Some(spare) => spare,
             None => Arc::new(self.create_segment(base).map_err(AppendError::Io)?),
@@ -342,6 +358,11 @@ impl CommitLog {
     /// Creates a segment, its blocks reserved, its existence durable.
     fn create_segment(&self, base: PhysicalOffset) -> io::Result<Segment> {
         let path = Segment::path_in(&self.folder, base);
+        // An attempt in vain would take the last space from the others for a while.
+        let space = self.env.directory.space_of(&self.folder);
+        if space.is_ok_and(|space| space.free < self.segment_bytes + self.margin_bytes()) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let file = match self.env.directory.create(&path, self.segment_bytes, Allocation::Real) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // Half made by a creation that failed in the middle: nothing but the newest segment can have this name.
@@ -358,6 +379,19 @@ impl CommitLog {
         Ok(Segment { base, file, path })
     }
 
+    /// Bytes of the log that can be written without asking the file system for space: the rest of the newest segment, and the spare one.
+    pub(super) fn ready_bytes(&self) -> u64 {
+        let spare = self.has_spare.load(Ordering::Relaxed);
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let newest = segments.last().map_or(0, |segment| segment.end().since(self.written()));
+        newest + if spare { self.segment_bytes } else { 0 }
+    }
+
+    /// Space that no new segment takes: it is left to queues, index and state files.
+    pub(super) fn margin_bytes(&self) -> u64 {
+        (self.segment_bytes / 16).min(MARGIN_BYTES_MAX)
+    }
+
     /// Creates the segment after the newest one ahead of time, unless it is there.
     pub(super) fn prepare_spare(&self) -> io::Result<()> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
@@ -367,13 +401,15 @@ impl CommitLog {
         };
         if spare.as_ref().is_none_or(|spare| spare.base != base) {
             *spare = Some(Arc::new(self.create_segment(base)?));
+            self.has_spare.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Removes the spare segment; for a clean stop.
+    /// Removes the spare segment: for a clean stop, and to have space for what lets older ones go.
     pub(super) fn drop_spare(&self) -> io::Result<()> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.has_spare.store(false, Ordering::Relaxed);
         if let Some(spare) = spare {
             self.env.directory.remove(&spare.path)?;
             self.env.directory.sync_folder(&self.folder)?;
@@ -475,7 +511,11 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
         let file = directory.open(&path).map_err(io("open", &path))?;
         if bytes < segment_bytes {
             tracing::warn!(segment = %base, bytes, "making a short segment whole");
-            let extended = file.set_bytes(segment_bytes, Allocation::Real).and_then(|()| file.sync());
+            let extended = file.set_bytes(segment_bytes, Allocation::Real).or_else(|error| {
+                // Without its blocks it can be read; what is appended may then find no space.
+                if is_full(&error) { file.set_bytes(segment_bytes, Allocation::Sparse) } else { Err(error) }
+            });
+            let extended = extended.and_then(|()| file.sync());
             extended.map_err(io("extend", &path))?;
         }
         if let Some(before) = segments.last().filter(|before| before.end() != base) {

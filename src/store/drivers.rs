@@ -22,6 +22,8 @@ use crate::model::PhysicalOffset;
 const ROUND_BYTES: u64 = 1 << 20;
 /// First pause after a failed round or sync; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Pause between two rounds of upkeep while there is no room, or something cannot be written.
+const PAUSE_PRESSED: Duration = Duration::from_secs(1);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -192,28 +194,42 @@ fn flush(store: &MessageStore) {
 fn upkeep(store: &MessageStore) {
     let mut last_checkpoint = Instant::now();
     let mut last_retention: Option<Instant> = None;
+    let (mut has_spare, mut checkpoints) = (true, true);
     while !store.drivers.is_stopping() {
-        if let Err(error) = store.log.prepare_spare() {
+        let spare = store.log.prepare_spare();
+        if let Err(error) = &spare
+            && has_spare
+        {
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "cannot make the next segment of the commit log ahead of time"
+                error = error as &dyn std::error::Error,
+                "cannot make the next segment of the commit log ahead of time; trying again"
             );
         }
+        has_spare = spare.is_ok();
         let dispatched = PhysicalOffset(store.dispatched.load(Ordering::Acquire));
         let ahead = dispatched.since(PhysicalOffset(store.checkpointed.load(Ordering::Acquire)));
         let is_old = last_checkpoint.elapsed() >= store.options.checkpoint_interval;
         if ahead >= store.options.checkpoint_bytes || (ahead > 0 && is_old) {
-            if let Err(error) = store.checkpoint_once() {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
+            let written = store.checkpoint_once();
+            if let Err(error) = &written
+                && checkpoints
+            {
+                tracing::error!(error = error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
             }
-            last_checkpoint = Instant::now();
+            checkpoints = written.is_ok();
+            // As long as it fails it is tried again with each round.
+            last_checkpoint = if checkpoints { Instant::now() } else { last_checkpoint };
         }
-        if last_retention.is_none_or(|last| last.elapsed() >= store.options.retention_interval) {
+        // While there is no room, or something fails, whatever may make an end of it is not long in coming.
+        let is_pressed = store.room.is_refusing() || !has_spare || !checkpoints || store.dispatcher.is_failing();
+        let pause = store.options.retention_interval.min(store.options.checkpoint_interval);
+        let pause = if is_pressed { pause.min(PAUSE_PRESSED) } else { pause };
+        if last_retention.is_none_or(|last| last.elapsed() >= store.options.retention_interval.min(pause)) {
             if let Err(error) = store.retain_once() {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot delete old segments; trying again");
             }
             last_retention = Some(Instant::now());
         }
-        thread::park_timeout(store.options.retention_interval.min(store.options.checkpoint_interval));
+        thread::park_timeout(pause);
     }
 }

@@ -81,9 +81,11 @@ pub enum AppendError {
         /// The limit.
         max: u64,
     },
-    /// The disk is too full to take more.
+    /// There is no room for it on the disk; a later try may succeed.
     #[error("disk full: {remark}")]
     DiskFull {
+        /// Why, as figures name it: `diskUse`, `pending` (what waits needs the room), `noSpace`.
+        reason: &'static str,
         /// Path, use and limit.
         remark: String,
     },

@@ -22,6 +22,7 @@ use super::{
     health::Health,
     index::Index,
     recovery,
+    room::{RECORD_EXTRA_BYTES, Room, is_full},
     scan::{Found, Located, look, next_sound},
 };
 use crate::{
@@ -52,7 +53,7 @@ pub struct MessageStore {
     pub(super) dispatching: Mutex<Dispatching>,
     pub(super) dispatched: AtomicU64,
     pub(super) checkpointed: AtomicU64,
-    pub(super) disk_full: Mutex<Option<String>>,
+    pub(super) room: Room,
     pub(super) damaged_bytes: AtomicU64,
     pub(super) drivers: Drivers,
     pub(super) checkpoint_files: CheckpointFiles,
@@ -136,7 +137,7 @@ impl MessageStore {
                 dispatching: Mutex::default(),
                 dispatched: AtomicU64::new(0),
                 checkpointed: AtomicU64::new(0),
-                disk_full: Mutex::new(None),
+                room: Room::default(),
                 damaged_bytes: AtomicU64::new(0),
                 drivers: Drivers::default(),
                 checkpoint_files: CheckpointFiles::new(env.directory.clone()),
@@ -147,6 +148,7 @@ impl MessageStore {
             }
         });
         recovery::recover(&store)?;
+        store.room.look(&store);
         Ok(store)
     }
 
@@ -194,12 +196,8 @@ impl MessageStore {
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was stored then.
-    pub fn append(&self, mut draft: MessageDraft) -> Result<Appended, AppendError> {
-        self.check_disk()?;
-        let mut encoded = Encoded::default();
-        self.admit(&mut draft, None, &mut encoded)?;
-        let appended = self.append_encoded(encoded, true)?;
-        Ok(appended[0])
+    pub fn append(&self, draft: MessageDraft) -> Result<Appended, AppendError> {
+        Ok(self.append_for_client(None, vec![draft])?[0])
     }
 
     /// Appends the members of a batch, which share topic and queue, under one lock, in one segment. `envelope` holds the properties of the
@@ -208,12 +206,24 @@ impl MessageStore {
     /// # Errors
     /// See [`AppendError`]; no member was stored then.
     pub fn append_batch(&self, envelope: &Properties, drafts: Vec<MessageDraft>) -> Result<Vec<Appended>, AppendError> {
-        self.check_disk()?;
-        let mut encoded = Encoded::default();
-        for mut draft in drafts {
-            self.admit(&mut draft, Some(envelope), &mut encoded)?;
-        }
-        self.append_encoded(encoded, true)
+        self.append_for_client(Some(envelope), drafts)
+    }
+
+    fn append_for_client(
+        &self,
+        envelope: Option<&Properties>,
+        drafts: Vec<MessageDraft>,
+    ) -> Result<Vec<Appended>, AppendError> {
+        let append = || {
+            let mut encoded = Encoded::default();
+            for mut draft in drafts {
+                self.admit(&mut draft, envelope, &mut encoded)?;
+            }
+            self.health.check()?;
+            self.room.take(self, encoded.room_bytes)?;
+            self.append_encoded(encoded, true)
+        };
+        self.room.count(append())
     }
 
     pub(super) fn append_past_plugins(&self, drafts: &[MessageDraft]) -> Result<Vec<Appended>, AppendError> {
@@ -254,16 +264,20 @@ impl MessageStore {
     }
 
     fn append_encoded(&self, encoded: Encoded, together: bool) -> Result<Vec<Appended>, AppendError> {
-        let appended = self.log.append(encoded, &self.dispatcher.plugins, together)?;
+        let appended = self.log.append(encoded, &self.dispatcher.plugins, together);
+        let appended = appended.map_err(|error| match error {
+            AppendError::Io(error) if is_full(&error) => self.room.no_space(self, &error),
+            error => error,
+        })?;
         self.drivers.appended(self);
         Ok(appended)
     }
 
-    fn check_disk(&self) -> Result<(), AppendError> {
-        match &*self.disk_full.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(remark) => Err(AppendError::DiskFull { remark: remark.clone() }),
-            None => Ok(()),
-        }
+    /// Bytes that the records which wait will take when they are written once more. What is not dispatched yet may all wait.
+    pub(super) fn owed_bytes(&self) -> u64 {
+        let behind = self.log.written().since(PhysicalOffset(self.dispatched.load(Ordering::Acquire)));
+        let owed = self.dispatcher.plugins.iter().map(|plugin| plugin.owes());
+        owed.map(|owed| owed.bytes + owed.records * RECORD_EXTRA_BYTES).sum::<u64>() + behind
     }
 
     /// Whether an answer must wait for durability ([`FlushPolicy::Sync`]).
@@ -365,13 +379,19 @@ impl MessageStore {
                 u64::try_from(self.log.clock().ahead_of_wall().as_millis()).unwrap_or(u64::MAX),
             ),
         ];
+        figures.push(number("pendingRoomBytes", self.owed_bytes()));
+        figures.extend(self.room.refused().map(|(reason, count)| Figure {
+            name: "refusedSends".into(),
+            labels: vec![("reason", reason.name().to_owned())],
+            value: FigureValue::Number(count as f64),
+        }));
         figures.extend(self.dispatcher.plugins.iter().flat_map(|plugin| plugin.figures()));
         figures
     }
 
     /// Why the store takes no messages now (disk full, failed, stopped); `None` if it does.
     pub fn not_writable(&self) -> Option<AppendError> {
-        self.health.check().and_then(|()| self.check_disk()).err()
+        self.health.check().err().or_else(|| self.room.refusal(self))
     }
 
     /// Dispatches records up to the readable position, about `bytes_max` bytes of log; says whether there is more.

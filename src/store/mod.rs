@@ -20,6 +20,7 @@ mod plugin;
 mod read;
 mod recovery;
 mod retention;
+mod room;
 mod scan;
 mod segment;
 mod state_file;
@@ -30,7 +31,7 @@ pub use error::{AppendError, StoreError};
 pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};
 pub use options::{FlushPolicy, StoreOptions};
 pub use plugin::{
-    Admission, AdmitContext, Dispatched, Figure, FigureValue, Mark, Placement, Plugin, PluginError, Refusal,
+    Admission, AdmitContext, Dispatched, Figure, FigureValue, Mark, Owed, Placement, Plugin, PluginError, Refusal,
     RefusalKind, SettingChange, StoreHandle,
 };
 pub use read::{Boundary, PullQuery, PullStatus, Pulled, Queried, QueueRange};

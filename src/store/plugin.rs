@@ -75,6 +75,11 @@ pub trait Plugin: Send + Sync {
         None
     }
 
+    /// What of the records dispatched so far it will append once more; room is kept for it.
+    fn owes(&self) -> Owed {
+        Owed::default()
+    }
+
     /// Its state after all records dispatched so far, kept in the checkpoint.
     fn state(&self) -> Vec<u8> {
         Vec::new()
@@ -123,8 +128,17 @@ pub struct StoreHandle {
 pub enum Admission {
     /// Not its business.
     Pass,
-    /// Its own: [`Plugin::place`] is called with this mark.
+    /// Its own: [`Plugin::place`] is called with this mark, and it will append the message once more (see [`Plugin::owes`]).
     Marked(Mark),
+}
+
+/// What a plugin will still append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Owed {
+    /// How many records.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A number by which a plugin recognises its own draft under the append lock.

@@ -24,10 +24,12 @@ use super::{
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
+    room::is_full,
     scan::{Found, Located, look, next_sound},
     segment::Segment,
 };
 use crate::{
+    env::Allocation,
     model::{PhysicalOffset, QueueOffset, Timestamp},
     mutation::Mutation,
     record::RecordView,
@@ -56,9 +58,16 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let abort = Path::new(ABORT_FILE);
     let directory = &store.env.directory;
     let unclean = directory.read(abort).unwrap_or(Some(Vec::new())).is_some();
-    let marked = directory
-        .write(abort, process::id().to_string().as_bytes())
-        .and_then(|()| directory.sync_folder(Path::new("")));
+    let marked = directory.write(abort, process::id().to_string().as_bytes()).or_else(|error| {
+        // That it exists is what counts, and a file without bytes needs no space.
+        if !is_full(&error) {
+            return Err(error);
+        }
+        tracing::error!(%error, path = directory.display(Path::new("")), "the disk is full; the broker serves what it has, and takes messages when there is room");
+        let exists = directory.read(abort).is_ok_and(|bytes| bytes.is_some());
+        if exists { Ok(()) } else { directory.create(abort, 0, Allocation::Sparse).map(drop) }
+    });
+    let marked = marked.and_then(|()| directory.sync_folder(Path::new("")));
     marked.map_err(|source| store.io_error("write", abort, source))?;
 
     let segments = store.log.segments();
@@ -119,8 +128,12 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
         clean = !unclean,
         "commit log recovered"
     );
-    if changed {
-        store.checkpoint_once()?;
+    if changed && let Err(error) = store.checkpoint_once() {
+        if store.health.failure().is_some() {
+            return Err(error);
+        }
+        // The one before is as true, only further back; a later one is tried soon.
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
     }
     Ok(())
 }

@@ -9,7 +9,7 @@
 //!
 //! Age is the time since a segment's file was last changed, by the wall clock, as in RocketMQ.
 
-use std::{path::Path, sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 use super::{MessageStore, StoreError, dispatch::first_error};
 use crate::{
@@ -23,11 +23,11 @@ impl MessageStore {
     /// # Errors
     /// See [`StoreError`].
     pub fn retain_once(&self) -> Result<usize, StoreError> {
-        let root = Path::new("");
-        let space =
-            self.env.directory.space().map_err(|source| self.io_error("ask for the free space of", root, source))?;
+        self.room.look(self);
+        let folder = &self.options.commit_log_folder;
+        let space = self.env.directory.space_of(folder);
+        let space = space.map_err(|source| self.io_error("ask for the free space of", folder, source))?;
         let used = space.used_percent();
-        self.set_disk_full(used);
 
         let forced = used > self.options.disk_clean_percent;
         if !forced && used <= self.options.disk_used_max_percent && !self.is_delete_hour() {
@@ -68,6 +68,7 @@ impl MessageStore {
             );
         }
         if deleted > 0 {
+            self.room.look(self);
             first_error(self.dispatcher.queues.set_min_position(self.log.first())).map_or(Ok(()), Err)?;
             if let Some(index) = &self.dispatcher.index {
                 index.set_min_position(self.log.first())?;
@@ -76,20 +77,14 @@ impl MessageStore {
         Ok(deleted)
     }
 
-    /// Refuses sends, or takes them again, by the use of the disk.
-    fn set_disk_full(&self, used: u64) {
-        let limit = self.options.disk_full_percent;
-        let mut disk_full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_full = disk_full.is_some();
-        *disk_full = (used > limit).then(|| {
-            let path = self.env.directory.display(Path::new(""));
-            format!("{path} is {used} % full, and sends are refused above diskSpaceWarningLevelRatio = {limit} %")
-        });
-        match (&*disk_full, was_full) {
-            (Some(remark), false) => tracing::error!(error = remark.as_str(), "sends are refused"),
-            (None, true) => tracing::info!(used_percent = used, "there is room on the disk again; sends are taken"),
-            _ => {}
-        }
+    /// How many of the oldest segments retention could delete now, whatever their age: those that hold nothing that waits.
+    pub(super) fn deletable_segments(&self) -> u64 {
+        let pinned = self.dispatcher.plugins.iter().filter_map(|plugin| plugin.pinned_from()).min();
+        let dispatched = PhysicalOffset(self.dispatched.load(std::sync::atomic::Ordering::Acquire));
+        let keep_from = pinned.map_or(dispatched, |pinned| pinned.min(dispatched));
+        let segments = self.log.segments();
+        let old = segments[..segments.len().saturating_sub(1)].iter().take_while(|segment| segment.end() <= keep_from);
+        old.count() as u64
     }
 
     /// How many of the oldest segments may be deleted by age, or by number if `forced`. The newest never is.

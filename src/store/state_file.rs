@@ -7,6 +7,8 @@
 //! 3. `<name>.tmp` is renamed to the file.
 //! 4. The folder is synced.
 //!
+//! On a full disk `<name>.bak` is renamed to `<name>.tmp` and written over: it needs space only as far as the file grew.
+//!
 //! Between 2 and 3 only the `.bak` exists, and it holds the version before; at every other moment the file itself can be loaded. What a crash
 //! leaves is therefore the version before or the new one, never less.
 
@@ -19,6 +21,7 @@ use std::{
 
 use tracing::{debug, info, warn};
 
+use super::room::is_full;
 use crate::env::Directory;
 
 const ASIDE: &str = ".tmp";
@@ -157,6 +160,11 @@ impl StateFile {
                 self.directory.create_folder(folder)?;
                 self.directory.write(&aside, text.as_bytes())?;
             }
+            // On a full disk the space of the version before must do, as long as the file itself is sound.
+            Err(error) if is_full(&error) && *condition == Condition::Sound && self.is_whole() => {
+                self.directory.rename(&self.beside(BACKUP), &aside).map_err(|_| error)?;
+                self.directory.write(&aside, text.as_bytes())?;
+            }
             written => written?,
         }
         if *condition == Condition::Lost {
@@ -165,8 +173,7 @@ impl StateFile {
             *condition = Condition::Damaged;
         }
         // A file that cannot be read is not kept either; if a folder is in its place, the rename below says so.
-        let keeps = *condition == Condition::Sound
-            && matches!(self.directory.read(&self.path), Ok(Some(bytes)) if seems_whole(&bytes));
+        let keeps = *condition == Condition::Sound && self.is_whole();
         if keeps {
             self.directory.rename(&self.path, &self.beside(BACKUP))?;
         }
@@ -174,6 +181,11 @@ impl StateFile {
         self.directory.sync_folder(folder)?;
         *condition = Condition::Sound;
         Ok(())
+    }
+
+    /// Whether the file is there and has no sign of damage.
+    fn is_whole(&self) -> bool {
+        matches!(self.directory.read(&self.path), Ok(Some(bytes)) if seems_whole(&bytes))
     }
 
     /// Renames what cannot be read, if it is there.

@@ -192,6 +192,7 @@ fn a_torn_tail_is_cut_where_the_checkpoint_ends_though_the_index_is_lost() {
     }
 
     machine.end(End::Kill);
+    machine.clock.reboot();
     let segment = machine.directory.open(Path::new("commitlog/00000000000000000000")).unwrap();
     segment.write_at(durable.0 + 100, &[0; 50]).unwrap();
     machine.directory.remove(Path::new("index")).unwrap();

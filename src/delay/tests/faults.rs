@@ -20,7 +20,7 @@ fn schedule_36_a_failed_append_is_tried_again_in_order_and_delivers_once() {
     rig.advance(1_000);
     let mut pauses = Vec::new();
     for _ in 0..3 {
-        rig.directory.fail_after(Operation::Write, 0, ErrorKind::StorageFull, 1);
+        rig.directory.fail_after(Operation::Write, 0, ErrorKind::Other, 1);
         assert_eq!(rig.step(), 0);
         let next = rig.scheduler.next_deadline().unwrap();
         pauses.push(next.since(rig.store.now()).as_millis());
@@ -44,7 +44,7 @@ fn schedule_42_after_a_failure_of_the_first_batch_the_second_does_not_overtake_i
         }
         rig.dispatch();
         rig.advance(1_000);
-        rig.directory.fail_after(Operation::Write, 0, ErrorKind::StorageFull, 1);
+        rig.directory.fail_after(Operation::Write, 0, ErrorKind::Other, 1);
         assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0);
 
         assert_eq!(rig.scheduler.tick(rig.store.now()).restored, 0, "the level pauses");

@@ -293,9 +293,9 @@ impl Directory for MemoryDirectory {
             Err(error) => return Err(error),
         };
         let now_ms = machine.now_ms();
-        content(&file).set_bytes(0, false);
         let missing = content(&file).missing_bytes(&(0..length));
         machine.check_room(missing)?;
+        content(&file).set_bytes(0, false);
         {
             let mut content = content(&file);
             content.set_bytes(length, false);
@@ -368,11 +368,17 @@ struct MemoryFile {
 
 impl MemoryFile {
     /// Begins a write of `range`, which must lie within the file and have room.
-    fn begin_write(&self, machine: &mut Machine, range: &Range<u64>, details: &[u64]) -> io::Result<Verdict> {
+    fn begin_write(
+        &self,
+        machine: &mut Machine,
+        range: &Range<u64>,
+        details: &[u64],
+        takes_room: bool,
+    ) -> io::Result<Verdict> {
         let verdict = machine.faults.begin(Operation::Write, &self.path, details)?;
         let (bytes, missing) = {
             let content = content(&self.file);
-            (content.bytes(), if range.end <= content.bytes() { content.missing_bytes(range) } else { 0 })
+            (content.bytes(), if takes_room && range.end <= content.bytes() { content.missing_bytes(range) } else { 0 })
         };
         if range.end > bytes {
             return Err(io::Error::new(
@@ -394,7 +400,7 @@ impl File for MemoryFile {
     fn write_at(&self, position: u64, bytes: &[u8]) -> io::Result<()> {
         let mut machine = self.directory.machine();
         let range = position..position.saturating_add(bytes.len() as u64);
-        let verdict = self.begin_write(&mut machine, &range, &[position, range.end, hash(bytes)])?;
+        let verdict = self.begin_write(&mut machine, &range, &[position, range.end, hash(bytes)], true)?;
         content(&self.file).write(position, written(bytes, &verdict));
         end(verdict)
     }
@@ -422,7 +428,7 @@ impl File for MemoryFile {
     fn zero(&self, range: Range<u64>) -> io::Result<()> {
         let mut machine = self.directory.machine();
         let range = range.start..range.end.max(range.start);
-        let verdict = self.begin_write(&mut machine, &range, &[range.start, range.end, 0])?;
+        let verdict = self.begin_write(&mut machine, &range, &[range.start, range.end, 0], false)?;
         let middle = range.start + (range.end - range.start) / 2;
         let end_of_zeros = if matches!(verdict, Verdict::Go) { range.end } else { middle };
         content(&self.file).zero(range.start..end_of_zeros);

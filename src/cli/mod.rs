@@ -1,5 +1,6 @@
 //! The `latermq` command: its subcommands, and the one place where the parts of the broker are put together.
 
+mod bench;
 mod broker;
 mod cluster;
 mod configure;
@@ -41,6 +42,7 @@ enum CommandName {
     Levels(levels::LevelsArgs),
     Topic(topic::TopicArgs),
     Demo(demo::DemoArgs),
+    Bench(bench::BenchArgs),
 }
 
 /// Runs the command of this process's arguments.
@@ -55,6 +57,7 @@ pub fn run() -> ExitCode {
         CommandName::Levels(args) => levels::run(args),
         CommandName::Topic(args) => topic::run(args),
         CommandName::Demo(args) => demo::run(args),
+        CommandName::Bench(args) => bench::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

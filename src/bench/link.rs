@@ -1,0 +1,198 @@
+//! One connection to a broker, with blocking calls.
+
+use std::{
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use bytes::BytesMut;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::{BenchError, answer::Answer};
+use crate::protocol::{
+    Command, RequestCode, ResponseCode,
+    frame::{decode, encode_whole},
+};
+
+/// How long a connection may take to be made, and a single call to be answered.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How much is read at once.
+const READ_BYTES: usize = 256 * 1024;
+
+/// A connection.
+pub(super) struct Link {
+    pub(super) address: String,
+    stream: TcpStream,
+    input: Vec<u8>,
+    from: usize,
+    to: usize,
+    /// How long it waited for answers.
+    pub(super) waited: Duration,
+}
+
+impl Link {
+    /// Connects.
+    pub(super) fn new(address: &str) -> Result<Self, BenchError> {
+        let failed = |source| BenchError::Io { address: address.to_owned(), source };
+        let target = address.to_socket_addrs().map_err(failed)?.next();
+        let target = target.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
+        let stream = TcpStream::connect_timeout(&target, TIMEOUT).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok(Self {
+            address: address.to_owned(),
+            stream,
+            input: vec![0; READ_BYTES],
+            from: 0,
+            to: 0,
+            waited: Duration::ZERO,
+        })
+    }
+
+    pub(super) fn failed(&self, source: io::Error) -> BenchError {
+        BenchError::Io { address: self.address.clone(), source }
+    }
+
+    pub(super) fn strange(&self, what: impl Into<String>) -> BenchError {
+        BenchError::Strange { address: self.address.clone(), what: what.into() }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), BenchError> {
+        self.stream.write_all(bytes).map_err(|source| self.failed(source))
+    }
+
+    /// Waits for bytes, at most until `until`, and reads what is there; says whether anything came.
+    pub(super) fn read(&mut self, until: Option<Instant>) -> Result<bool, BenchError> {
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        } else if self.to == self.input.len() {
+            self.input.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+            if self.to == self.input.len() {
+                self.input.resize(self.to * 2, 0);
+            }
+        }
+        let begun = Instant::now();
+        if let Some(until) = until {
+            let left = until.saturating_duration_since(begun);
+            let nanos = i64::from(left.subsec_nanos());
+            let timeout = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: nanos };
+            let mut events = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
+            let ready = poll(&mut events, Some(&timeout));
+            if matches!(ready, Ok(0) | Err(Errno::INTR)) {
+                self.waited += begun.elapsed();
+                return Ok(false);
+            }
+            ready.map_err(|error| self.failed(error.into()))?;
+        }
+        let read = self.stream.read(&mut self.input[self.to..]);
+        self.waited += begun.elapsed();
+        match read {
+            Ok(0) => Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
+            Ok(bytes) => {
+                self.to += bytes;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Gives each whole answer that is there to `each`.
+    pub(super) fn answers(
+        &mut self,
+        mut each: impl FnMut(Answer<'_>) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        while let Some(answer) = Answer::first(&self.input[self.from..self.to]) {
+            self.from += answer.bytes;
+            each(answer)?;
+        }
+        Ok(())
+    }
+
+    /// Asks and waits for the answer. Not to be mixed with requests in flight.
+    pub(super) fn ask(&mut self, request: &Command) -> Result<Command, BenchError> {
+        let bytes = encode_whole(request).map_err(|error| self.strange(error.to_string()))?;
+        self.write(&bytes)?;
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            let mut input = BytesMut::from(&self.input[self.from..self.to]);
+            let before = input.len();
+            let answer = decode(&mut input).map_err(|error| self.strange(error.to_string()))?;
+            self.from += before - input.len();
+            // Requests of the broker, such as notices of members, are passed over.
+            if let Some(answer) = answer.filter(Command::is_response) {
+                return Ok(answer);
+            }
+            if !self.read(Some(until))? && Instant::now() >= until {
+                return Err(self.failed(io::ErrorKind::TimedOut.into()));
+            }
+        }
+    }
+
+    /// Asks for what has to succeed.
+    pub(super) fn call(&mut self, request: &Command) -> Result<Command, BenchError> {
+        let answer = self.ask(request)?;
+        if answer.code == ResponseCode::SUCCESS {
+            return Ok(answer);
+        }
+        Err(BenchError::Refused {
+            address: self.address.clone(),
+            request: RequestCode::name(request.code).unwrap_or("a request"),
+            code: answer.code,
+            remark: answer.remark.unwrap_or_default(),
+        })
+    }
+
+    /// Creates a topic, or changes one that is there.
+    pub(super) fn create_topic(&mut self, topic: &str, queues: i32) -> Result<(), BenchError> {
+        let queues = queues.to_string();
+        let ext = [
+            ("topic", topic),
+            ("defaultTopic", "TBW102"),
+            ("readQueueNums", queues.as_str()),
+            ("writeQueueNums", queues.as_str()),
+            ("perm", "6"),
+            ("topicFilterType", "SINGLE_TAG"),
+            ("topicSysFlag", "0"),
+            ("order", "false"),
+        ];
+        let request = Command::request(RequestCode::UPDATE_AND_CREATE_TOPIC).with_ext(ext.iter().copied().collect());
+        self.call(&request).map(drop)
+    }
+
+    /// The queue offset that the next message of a queue gets.
+    pub(super) fn max_offset(&mut self, topic: &str, queue_id: i32) -> Result<i64, BenchError> {
+        let queue_id = queue_id.to_string();
+        let ext = [("topic", topic), ("queueId", queue_id.as_str())];
+        let request = Command::request(RequestCode::GET_MAX_OFFSET).with_ext(ext.iter().copied().collect());
+        let answer = self.call(&request)?;
+        let offset = answer.ext.get("offset").and_then(|offset| offset.parse().ok());
+        offset.ok_or_else(|| self.strange("no offset in the answer"))
+    }
+
+    /// How long each delay level waits, by the broker's own word.
+    pub(super) fn level_durations(&mut self) -> Result<Vec<Duration>, BenchError> {
+        let answer = self.call(&Command::request(RequestCode::GET_BROKER_CONFIG))?;
+        let text = String::from_utf8_lossy(&answer.body.to_bytes()).into_owned();
+        let table = text.lines().find_map(|line| line.strip_prefix("messageDelayLevel="));
+        let table = table.ok_or_else(|| self.strange("no messageDelayLevel in its configuration"))?;
+        let duration = |token: &str| {
+            let (number, unit) = token.split_at_checked(token.len().checked_sub(1)?)?;
+            let seconds = match unit {
+                "s" => 1,
+                "m" => 60,
+                "h" => 3600,
+                "d" => 86_400,
+                _ => return None,
+            };
+            Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
+        };
+        let durations: Option<Vec<_>> = table.replace("\\ ", " ").split_whitespace().map(duration).collect();
+        durations.ok_or_else(|| self.strange(format!("messageDelayLevel={table}")))
+    }
+}

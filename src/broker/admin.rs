@@ -72,6 +72,10 @@ pub(super) fn delete_topic(broker: &Broker, request: &Command) -> Answer {
     let topic = TopicHeader::decode(&request.ext)?.topic;
     blocking(|| broker.topics.delete(&topic))?;
     broker.offsets.remove_topic(&topic);
+    // Else a stop now would bring them back, and a group would begin behind what is stored for the next topic of this name.
+    blocking(|| broker.offsets.save()).map_err(|error| {
+        Failure::new(ResponseCode::SYSTEM_ERROR, format!("topic deleted, but not its consumer offsets: {error}"))
+    })?;
     for held in broker.hold.topic_gone(&topic) {
         super::pull::answer_held(broker, held);
     }

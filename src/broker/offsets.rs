@@ -70,7 +70,12 @@ impl ConsumerOffsets {
                     .insert(queue_id, within);
             }
         }
+        let is_corrected = state.change > 0;
         *offsets.state() = state;
+        if is_corrected && let Err(error) = offsets.save() {
+            // Should the broker stop before the next save, what the queue got meanwhile would seem read.
+            tracing::error!(%error, "corrected consumer offsets not saved");
+        }
         offsets
     }
 

@@ -5,14 +5,13 @@ use std::{
     sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::{BrokerOptions, blocking::blocking, failure::Failure, perm, table_file::TableFile};
 use crate::{
     model::{
-        DLQ_PREFIX, PARKING_TOPIC, PhysicalOffset, QueueId, QueueOffset, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX,
-        SCHEDULE_TOPIC, TOPIC_BYTES_MAX, Topic, is_name_byte, is_system_topic,
+        DLQ_PREFIX, PARKING_TOPIC, PhysicalOffset, QueueId, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC,
+        TOPIC_BYTES_MAX, Topic, is_name_byte, is_system_topic,
     },
     protocol::{
         ResponseCode,
@@ -46,14 +45,13 @@ const NOT_SENDABLE: [&str; 6] = [
     "OFFSET_MOVED_EVENT",
 ];
 
-/// The topic table, kept in `topics.json`, and the deletions made on request, kept in `deletedTopics.json`.
+/// The topic table, kept in `topics.json`. Which topics were deleted on request is kept by the store.
 ///
 /// A change is in the file before the request that made it is answered; one that a send made goes on without. No lock is held while a file is written or the change is announced.
 pub struct Topics {
     options: TopicOptions,
     store: Arc<MessageStore>,
     file: TableFile,
-    deletions_file: TableFile,
     state: RwLock<State>,
     on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -80,24 +78,13 @@ struct State {
     version: DataVersion,
     /// Number of the last change; see [`TableFile`].
     change: u64,
-    /// End of the log when a topic was last deleted on request.
-    deletions: BTreeMap<String, u64>,
-    deletions_change: u64,
-}
-
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Deletions {
-    deletions: BTreeMap<String, u64>,
 }
 
 impl Topics {
     /// Loads the table, adds the topics every broker has, and those that the store has queues of but the table lost.
     pub(crate) fn load(options: &BrokerOptions, store: Arc<MessageStore>) -> Self {
         let file = TableFile::new("topics.json", store.state_file("topics.json"));
-        let deletions_file = TableFile::new("deletedTopics.json", store.state_file("deletedTopics.json"));
         let loaded: TopicConfigs = file.load(parse).unwrap_or_default();
-        let deletions = deletions_file.load(parse::<Deletions>).unwrap_or_default().deletions;
 
         let stored = queues_of(&store);
         let table = loaded.topic_config_table.into_iter().map(|(name, mut config)| {
@@ -107,8 +94,7 @@ impl Topics {
             correct(&mut config, queues);
             (topic, Arc::new(config))
         });
-        let state =
-            State { table: table.collect(), version: loaded.data_version, change: 0, deletions, deletions_change: 0 };
+        let state = State { table: table.collect(), version: loaded.data_version, change: 0 };
         let topics = Self {
             options: TopicOptions {
                 cluster: options.cluster.clone(),
@@ -118,13 +104,11 @@ impl Topics {
             },
             store,
             file,
-            deletions_file,
             state: RwLock::new(state),
             on_change: OnceLock::new(),
         };
-        topics.finish_deletions();
         topics.add_system_topics(options);
-        topics.add_topics_of_the_store();
+        topics.add_topics_of_the_store(options);
         topics.save();
         topics
     }
@@ -214,7 +198,7 @@ impl Topics {
     /// Where a message goes that was stored for this topic and queue and has waited since `waiting_since`, its position in the log. An
     /// unknown topic is created again; a queue beyond the topic's queues becomes one of them.
     pub fn resolve(&self, topic: &str, queue_id: QueueId, waiting_since: PhysicalOffset) -> Resolved {
-        if self.state().deletions.get(topic).is_some_and(|&deleted_at| waiting_since.0 < deleted_at) {
+        if self.store.deleted_to(topic).is_some_and(|deleted| waiting_since < deleted) {
             return Resolved::Deleted;
         }
         let is_single = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
@@ -263,30 +247,9 @@ impl Topics {
             // A deletion before may have got that far, but not into the file.
             return self.save_on_request();
         }
-        let failed = |error: String| Failure::new(ResponseCode::SYSTEM_ERROR, format!("topic not deleted: {error}"));
-        // First that nothing stored before now is delivered any more; what follows is finished at the next start if it is cut short.
-        let (oldest, deleted_at) = self.store.log_range();
-        let (change, before) = {
-            let mut state = self.state_mut();
-            state.deletions.retain(|_, &mut at| at > oldest.0);
-            let before = state.deletions.insert(topic.into(), deleted_at.0);
-            state.deletions_change += 1;
-            (state.deletions_change, before)
-        };
-        let saved = self.deletions_file.save(change, || {
-            let state = self.state();
-            let deletions = Deletions { deletions: state.deletions.clone() };
-            (state.deletions_change, json::to_vec_pretty(&deletions))
-        });
-        if let Err(error) = saved {
-            // The topic stays, and what waits for it is delivered.
-            let mut state = self.state_mut();
-            match before {
-                Some(at) => _ = state.deletions.insert(topic.into(), at),
-                None => _ = state.deletions.remove(topic),
-            }
-            return Err(failed(error.to_string()));
-        }
+        self.store
+            .delete_topic(topic)
+            .map_err(|error| Failure::new(ResponseCode::SYSTEM_ERROR, format!("topic not deleted: {error}")))?;
         let removed = {
             let mut state = self.state_mut();
             let removed = state.table.remove(topic).is_some();
@@ -296,7 +259,6 @@ impl Topics {
             removed
         };
         self.save_on_request()?;
-        self.store.delete_topic(topic).map_err(|error| failed(error.to_string()))?;
         if removed {
             info!(topic, "topic deleted on request");
             self.announce();
@@ -436,39 +398,18 @@ impl Topics {
     }
 
     /// A topic whose queues are in the store exists, whatever became of its table.
-    fn add_topics_of_the_store(&self) {
+    fn add_topics_of_the_store(&self, options: &BrokerOptions) {
         let found = queues_of(&self.store);
         let mut state = self.state_mut();
         for (topic, queues) in found {
             if !state.table.contains_key(&topic) && validate(&topic).is_ok() {
+                // Its last queues may be empty so far, but be known to producers, and messages may wait for them.
+                let is_single = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
+                let queues = if is_single { queues } else { queues.max(options.default_topic_queues) };
                 warn!(topic = %topic, queues, "the store has queues of a topic that the table does not know, it is added");
                 let config = with_queues(&topic, queues, perm::READ | perm::WRITE);
                 state.table.insert(topic, Arc::new(config));
                 self.note_change(&mut state);
-            }
-        }
-    }
-
-    /// Ends deletions that a stop of the broker cut short.
-    fn finish_deletions(&self) {
-        let deletions = self.state().deletions.clone();
-        for (topic, deleted_at) in deletions {
-            if self.get(&topic).is_some() {
-                continue;
-            }
-            let queues: Vec<_> = self.store.queues().into_iter().filter(|(found, ..)| **found == *topic).collect();
-            let is_newer = |queue_id: QueueId, last: QueueOffset| {
-                let entries = self.store.queue_entries(&topic, queue_id, last, 1);
-                entries.first().is_some_and(|entry| entry.position.0 >= deleted_at)
-            };
-            let has_newer = queues
-                .iter()
-                .any(|(_, queue_id, range)| range.max > range.min && is_newer(*queue_id, QueueOffset(range.max.0 - 1)));
-            if !queues.is_empty() && !has_newer {
-                match self.store.delete_topic(&topic) {
-                    Ok(()) => info!(topic, "deletion of topic finished"),
-                    Err(error) => warn!(topic, %error, "queues of deleted topic not removed"),
-                }
             }
         }
     }

@@ -46,8 +46,9 @@ use crate::{
 const MARGIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Queue offsets that the next messages get.
-pub(super) type QueueOffsets =
-    HashMap<Topic, HashMap<QueueId, u64, foldhash::fast::RandomState>, foldhash::fast::RandomState>;
+pub(super) type QueueOffsets = HashMap<Topic, TopicOffsets, foldhash::fast::RandomState>;
+/// Those of one topic.
+pub(super) type TopicOffsets = HashMap<QueueId, u64, foldhash::fast::RandomState>;
 
 /// The commit log; see the module.
 pub(super) struct CommitLog {
@@ -432,9 +433,21 @@ impl CommitLog {
         Ok(Some(oldest))
     }
 
-    /// Forgets the queue offsets of a topic: its next message is the first.
-    pub(super) fn forget_topic(&self, topic: &str) {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner).queue_offsets.remove(topic);
+    /// Forgets the queue offsets of a topic: its next message is the first. Gives them, and the position from which on that is so.
+    pub(super) fn forget_topic(&self, topic: &str) -> (PhysicalOffset, Option<TopicOffsets>) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let offsets = writer.queue_offsets.remove(topic);
+        (writer.position, offsets)
+    }
+
+    /// Takes back [`CommitLog::forget_topic`], but for queues that have begun anew since.
+    pub(super) fn remember_topic(&self, topic: &str, offsets: Option<TopicOffsets>) {
+        let Some(offsets) = offsets else { return };
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = writer.queue_offsets.entry(Topic::from(topic)).or_default();
+        for (queue_id, next) in offsets {
+            now.entry(queue_id).or_insert(next);
+        }
     }
 
     /// Takes back what a failed append did: positions, queue offsets, and the bytes that a shorter record might not cover. From its last record

@@ -361,6 +361,11 @@ impl ConsumeQueue {
         writer.last.map(|_| QueueOffset(writer.next))
     }
 
+    /// Where the record of the newest entry ends, pending ones included; none if there is no entry.
+    pub(super) fn end_position(&self) -> Option<PhysicalOffset> {
+        self.writer().last.map(|last| last.end())
+    }
+
     /// Whether [`ConsumeQueue::sync`] has something to do.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)

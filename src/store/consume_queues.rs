@@ -227,6 +227,23 @@ impl ConsumeQueues {
         removed.map_err(|source| StoreError::Io { action: "remove", path: self.directory.display(&folder), source })
     }
 
+    /// Removes one queue; durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn delete_queue(&self, topic: &str, queue_id: QueueId) -> Result<(), StoreError> {
+        let mut table = self.write_table();
+        let Some(queues) = table.get_mut(topic) else { return Ok(()) };
+        let Some(queue) = queues.remove(&queue_id) else { return Ok(()) };
+        if queues.is_empty() {
+            table.remove(topic);
+        }
+        queue.delete()?;
+        let folder = self.folder.join(topic);
+        let synced = self.directory.sync_folder(&folder);
+        synced.map_err(|source| StoreError::Io { action: "sync", path: self.directory.display(&folder), source })
+    }
+
     fn open_queue(&self, topic: Topic, queue_id: QueueId) -> Result<ConsumeQueue, StoreError> {
         let folder = self.queue_folder(&topic, queue_id);
         let open_files = Arc::clone(&self.open_files);

@@ -12,6 +12,7 @@ use super::{
     ArrivalListener, Dispatched, Plugin, QueueEntry, StoreError,
     checkpoint::Derived,
     consume_queues::{ConsumeQueues, QueueFault},
+    deletions::Deletions,
     index::Index,
     scan::Located,
 };
@@ -23,13 +24,19 @@ pub(super) struct Dispatcher {
     pub(super) index: Option<Index>,
     pub(super) plugins: Vec<Arc<dyn Plugin>>,
     pub(super) listener: OnceLock<Arc<dyn ArrivalListener>>,
+    pub(super) deletions: Deletions,
     /// Something could not be written; it is tried again with the next round.
     failing: AtomicBool,
 }
 
 impl Dispatcher {
-    pub(super) fn new(queues: ConsumeQueues, index: Option<Index>, plugins: Vec<Arc<dyn Plugin>>) -> Self {
-        Self { queues, index, plugins, listener: OnceLock::new(), failing: AtomicBool::new(false) }
+    pub(super) fn new(
+        queues: ConsumeQueues,
+        index: Option<Index>,
+        plugins: Vec<Arc<dyn Plugin>>,
+        deletions: Deletions,
+    ) -> Self {
+        Self { queues, index, plugins, listener: OnceLock::new(), deletions, failing: AtomicBool::new(false) }
     }
 
     /// Dispatches one round. A queue or an index that cannot be written does not hold up the others: it keeps what it could not write, and no
@@ -55,12 +62,18 @@ impl Dispatcher {
             plugin.round_ended();
         }
         if let Some(listener) = self.listener.get() {
-            for (Located { record, .. }, tag_code) in records.iter().zip(tag_codes) {
-                if record.sys_flag().is_queued() {
+            for (located, tag_code) in records.iter().zip(tag_codes) {
+                let record = &located.record;
+                if self.is_queued(located) {
                     listener.arrived(record.topic(), record.queue_id(), record.queue_offset().plus(1), tag_code);
                 }
             }
         }
+    }
+
+    /// Whether a record has an entry in a queue.
+    fn is_queued(&self, Located { position, record }: &Located<'_>) -> bool {
+        record.sys_flag().is_queued() && !self.deletions.covers(record.topic(), *position)
     }
 
     /// How much there is in queues and index now.
@@ -107,8 +120,9 @@ impl Dispatcher {
     }
 
     /// Prepares the entries of one record.
-    fn put(&self, Located { position, record }: &Located<'_>, tag_code: i64) -> Result<(), StoreError> {
-        if record.sys_flag().is_queued() {
+    fn put(&self, located: &Located<'_>, tag_code: i64) -> Result<(), StoreError> {
+        let Located { position, record } = located;
+        if self.is_queued(located) {
             let entry = QueueEntry { position: *position, bytes: record.total_bytes(), tag_code };
             self.queues.put(record.topic(), record.queue_id(), record.queue_offset(), entry)?;
         }

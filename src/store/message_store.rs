@@ -16,6 +16,7 @@ use super::{
     checkpoint::{Checkpoint, CheckpointFiles, LastRecord, RocketmqCheckpoint},
     commit_log::{CommitLog, Encoded},
     consume_queues::ConsumeQueues,
+    deletions::{DELETIONS_FILE, Deletions},
     dispatch::{Dispatcher, first_error},
     drivers::Drivers,
     durability::Durability,
@@ -125,6 +126,8 @@ impl MessageStore {
         } else {
             None
         };
+        let deletions = StateFile::new(directory.clone(), Path::new("config").join(DELETIONS_FILE));
+        let deletions = Deletions::load(deletions);
         let store = Arc::new_cyclic(|store| {
             for plugin in &plugins {
                 plugin.attach(StoreHandle::new(store.clone()));
@@ -133,7 +136,7 @@ impl MessageStore {
                 health,
                 log,
                 durability: Durability::default(),
-                dispatcher: Dispatcher::new(queues, index, plugins),
+                dispatcher: Dispatcher::new(queues, index, plugins, deletions),
                 dispatching: Mutex::default(),
                 dispatched: AtomicU64::new(0),
                 checkpointed: AtomicU64::new(0),
@@ -334,19 +337,31 @@ impl MessageStore {
         }
     }
 
-    /// Removes the queues of a topic; its records stay in the log until retention. A later message begins at queue offset 0.
+    /// Deletes what is stored for a topic: its queues are removed, and what is not dispatched yet never will be; its records stay in the log
+    /// until retention. A later message begins at queue offset 0. Durable on return.
     ///
     /// # Errors
-    /// As the directory gives them, and those of [`MessageStore::checkpoint_once`]: the topic may be back after a crash then.
+    /// As the directory gives them: the topic may be as it was, now or after the next start.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
-        {
-            // No round may be under way, or it would write into a queue that is gone.
-            let _dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
-            self.log.forget_topic(topic);
-            self.dispatcher.queues.delete_topic(topic)?;
+        // No round may be under way, or it would write into a queue that is gone; nor one come before all is done, or it would put what is
+        // new into the old queue.
+        let _dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
+        let (position, offsets) = self.log.forget_topic(topic);
+        // Were the log to end before that position, what is stored there later would count as deleted.
+        let noted = self.sync_once().and_then(|()| {
+            let noted = self.dispatcher.deletions.add(topic, position, self.log.first());
+            noted.map_err(|source| self.io_error("write", &Path::new("config").join(DELETIONS_FILE), source))
+        });
+        if let Err(error) = noted {
+            self.log.remember_topic(topic, offsets);
+            return Err(error);
         }
-        // Recovery from an older checkpoint would dispatch its messages again.
-        self.checkpoint_once()
+        self.dispatcher.queues.delete_topic(topic)
+    }
+
+    /// The position below which everything that was stored for a topic is deleted, if it ever was.
+    pub fn deleted_to(&self, topic: &str) -> Option<PhysicalOffset> {
+        self.dispatcher.deletions.position(topic)
     }
 
     /// A small JSON file of the folder `config`, kept with a `.bak`.

@@ -7,6 +7,7 @@ mod clock;
 mod commit_log;
 mod consume_queue;
 mod consume_queues;
+mod deletions;
 mod dispatch;
 mod drivers;
 mod durability;

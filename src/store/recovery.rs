@@ -111,6 +111,7 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
         store.log.cut(end)?;
     }
     first_error(store.dispatcher.queues.set_min_position(first)).map_or(Ok(()), Err)?;
+    finish_deletions(store)?;
     let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
     store.log.resume(end, queue_offsets(store), last_stored_at);
     for segment in segments.iter().filter(|segment| segment.base < end && segment.end() > from) {
@@ -134,6 +135,18 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
         }
         // The one before is as true, only further back; a later one is tried soon.
         tracing::error!(error = &error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
+    }
+    Ok(())
+}
+
+/// Removes queues of deleted topics that a stop left.
+fn finish_deletions(store: &MessageStore) -> Result<(), StoreError> {
+    for (topic, deleted) in store.dispatcher.deletions.all() {
+        let queues = store.dispatcher.queues.all().into_iter().filter(|queue| **queue.topic() == *topic);
+        for queue in queues.filter(|queue| queue.end_position().is_none_or(|end| end <= deleted)) {
+            tracing::info!(topic, queue_id = queue.queue_id().0, "removing a queue of a deleted topic");
+            store.dispatcher.queues.delete_queue(&topic, queue.queue_id())?;
+        }
     }
     Ok(())
 }

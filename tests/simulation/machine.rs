@@ -3,14 +3,17 @@
 use std::{
     mem,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use latermq::{
+    broker::{Broker, BrokerOptions, Resolved, Topics},
     delay::{DelayOptions, LevelScheduler, LevelTable, RealQueue, RealTopics},
     env::{Clock, Env, MemoryDirectory, TestClock},
     model::{PhysicalOffset, QueueId, Timestamp},
+    protocol::Command,
+    remoting::{Connection, Handler, Responder},
     store::{FlushPolicy, MessageStore, StoreError, StoreOptions},
 };
 
@@ -55,19 +58,40 @@ pub(crate) struct Machine {
     trace: u64,
 }
 
-/// A running broker core.
+/// A running broker: all but its sockets and threads.
 #[derive(Clone)]
 pub(crate) struct Process {
     pub(crate) store: Arc<MessageStore>,
     pub(crate) scheduler: Arc<LevelScheduler>,
+    pub(crate) broker: Arc<Broker>,
+    /// What all clients send by.
+    client: Arc<Connection>,
 }
 
-/// Every topic exists.
-struct EveryTopic;
+/// The topics of the broker, which comes after the scheduler.
+#[derive(Default)]
+struct LateTopics(OnceLock<Arc<Topics>>);
 
-impl RealTopics for EveryTopic {
-    fn resolve(&self, _: &str, queue_id: u32, _: PhysicalOffset) -> RealQueue {
-        RealQueue::Deliver(QueueId(queue_id % QUEUES))
+impl RealTopics for LateTopics {
+    fn resolve(&self, topic: &str, queue_id: u32, waiting_since: PhysicalOffset) -> RealQueue {
+        let topics = self.0.get().expect("nothing is restored before the broker is there");
+        match topics.resolve(topic, QueueId(queue_id), waiting_since) {
+            Resolved::Queue(queue_id) => RealQueue::Deliver(queue_id),
+            Resolved::Deleted => RealQueue::Deleted,
+        }
+    }
+}
+
+impl Process {
+    /// Hands a request to the broker; its answer comes with [`Process::answers`].
+    pub(crate) fn send(&self, request: Command) {
+        let responder = Responder::new(&self.client, &request);
+        self.broker.handle(&self.client, request, responder);
+    }
+
+    /// The answers since the last call.
+    pub(crate) fn answers(&self) -> Vec<Command> {
+        self.client.take_sent().into_iter().filter(Command::is_response).collect()
     }
 }
 
@@ -97,16 +121,25 @@ impl Machine {
             fatal: Arc::new(move |reason| fatal.lock().unwrap().push(reason.to_owned())),
         };
         let options = DelayOptions { levels: self.settings.levels.clone(), ..DelayOptions::default() };
-        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic)));
+        let topics = Arc::new(LateTopics::default());
+        let scheduler = Arc::new(LevelScheduler::new(options, topics.clone()));
         let store = MessageStore::open(store_options(self.settings.flush_policy), env, vec![scheduler.clone()])?;
         self.durable = store.durable();
-        self.process = Some(Process { store, scheduler });
+        let broker = Broker::new(BrokerOptions::default(), store.clone());
+        assert!(topics.0.set(broker.topics().clone()).is_ok());
+        let client = Connection::unconnected(([10, 0, 0, 7], 4000).into(), ([127, 0, 0, 1], 10911).into());
+        self.process = Some(Process { store, scheduler, broker, client });
         Ok(())
     }
 
     /// The running process.
     pub(crate) fn process(&self) -> &Process {
         self.process.as_ref().expect("a process runs")
+    }
+
+    /// Whether a process runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Takes note of how far the process says that the log is durable.
@@ -146,6 +179,7 @@ impl Machine {
 
     /// Stops the process cleanly.
     pub(crate) fn stop(&mut self) -> Result<(), StoreError> {
+        self.process().broker.save();
         let stopped = self.process().store.stop();
         self.note_durable();
         self.process = None;
@@ -154,7 +188,7 @@ impl Machine {
 
     /// What the threads of the process do until all is done that can be done now.
     pub(crate) fn work(&self) {
-        let Process { store, scheduler } = self.process();
+        let Process { store, scheduler, .. } = self.process();
         loop {
             store.sync_once().expect("no fault is planned");
             while store.dispatch_once(u64::MAX) {}
@@ -163,6 +197,11 @@ impl Machine {
                 return;
             }
         }
+    }
+
+    /// Dispatches what can be read.
+    pub(crate) fn work_without_sync(&self) {
+        while self.process().store.dispatch_once(u64::MAX) {}
     }
 
     /// Lets time pass.

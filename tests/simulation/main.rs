@@ -7,6 +7,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `machine` | the simulated machine and the life of the process on it |
+//! | `clients` | what clients ask of the broker's handlers |
 //! | `ledger` | what was sent and acknowledged |
 //! | `reader` | what readers saw, and what must hold at every moment |
 //! | `oracle` | the judgement at the end |
@@ -22,6 +23,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a simulation fails by panicking")]
 
+mod clients;
 mod ledger;
 mod machine;
 mod oracle;

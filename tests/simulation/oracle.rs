@@ -1,6 +1,6 @@
 //! The judgement: each acknowledged message can be read exactly once in its real topic, in order, and never early.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     ledger::{Id, Ledger},
@@ -18,24 +18,32 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
             return Err(format!("message {} waits twice, at {first:?} and in {queue:?} {at}", sighting.id));
         }
     }
+    let parked: BTreeSet<Id> = reader.parked().map(|(_, _, sighting)| sighting.id).collect();
     let mut delivered: BTreeMap<Id, &Sighting> = BTreeMap::new();
     for (queue, at, sighting) in reader.delivered() {
-        if let Some(first) = delivered.insert(sighting.id, sighting) {
+        let first = delivered.insert(sighting.id, sighting).filter(|first| first.position != sighting.position);
+        // What was damaged in the log comes again.
+        if let Some(first) = first.filter(|first| !reader.is_damaged(first) && !reader.is_damaged(sighting)) {
             return Err(format!("message {} repeated: {first:?}, and in {queue:?} {at} {sighting:?}", sighting.id));
         }
     }
     for (id, message) in &ledger.messages {
-        let must_arrive = (message.acknowledged && !message.excused) || waiting.contains_key(id);
-        if must_arrive && !delivered.contains_key(id) {
+        let is_promised = message.acknowledged && !message.excused || waiting.contains_key(id);
+        let must_arrive = is_promised && !message.exempt;
+        let is_parked = parked.contains(id);
+        if must_arrive && !delivered.contains_key(id) && !(message.may_be_parked && is_parked) {
             return Err(format!("message {id} lost: {message:?}, waited as {:?}", waiting.get(id)));
         }
+        if is_parked && delivered.contains_key(id) && !message.exempt {
+            return Err(format!("message {id} delivered, and parked: {message:?}"));
+        }
         let (Some(waited), Some(arrived)) = (waiting.get(id), delivered.get(id)) else {
-            if message.level > 0 && delivered.contains_key(id) {
+            if message.level > 0 && delivered.contains_key(id) && !message.exempt {
                 return Err(format!("message {id} never waited: {message:?}"));
             }
             continue;
         };
-        if arrived.stored_at < waited.stored_at.plus(message.delay) {
+        if arrived.stored_at < waited.stored_at.plus(message.delay) && !reader.is_damaged(waited) {
             return Err(format!("message {id} early: {message:?}, waited as {waited:?}, arrived as {arrived:?}"));
         }
     }
@@ -45,18 +53,20 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
 
 /// Within a level, messages that wait equally long arrive in the order in which they were stored, unless one could not be read for a while.
 fn in_order(ledger: &Ledger, reader: &Reader, delivered: &BTreeMap<Id, &Sighting>) -> Result<(), String> {
+    let mut waiting: Vec<(u32, &Sighting)> = reader.waiting().map(|(queue, _, waited)| (queue.1, waited)).collect();
+    waiting.sort_by_key(|(queue_id, waited)| (*queue_id, waited.position));
     let mut last: Option<(u32, Id, &Sighting)> = None;
-    for (queue, _, waited) in reader.waiting() {
+    for (queue_id, waited) in waiting {
         let arrived = delivered.get(&waited.id).filter(|_| !ledger.message(waited.id).unordered);
         let Some(arrived) = arrived else { continue };
         if let Some((level, before, before_arrived)) = last
-            && level == queue.1
+            && level == queue_id
             && ledger.message(before).delay == ledger.message(waited.id).delay
             && before_arrived.position > arrived.position
         {
             return Err(format!("message {before} arrived after {}: {before_arrived:?}, {arrived:?}", waited.id));
         }
-        last = Some((queue.1, waited.id, arrived));
+        last = Some((queue_id, waited.id, arrived));
     }
     Ok(())
 }
@@ -64,6 +74,7 @@ fn in_order(ledger: &Ledger, reader: &Reader, delivered: &BTreeMap<Id, &Sighting
 /// Store time never falls along the log.
 fn times_ascend(reader: &Reader) -> Result<(), String> {
     let mut all: Vec<&Sighting> = reader.waiting().chain(reader.delivered()).map(|(_, _, sighting)| sighting).collect();
+    all.retain(|sighting| !reader.is_damaged(sighting));
     all.sort_by_key(|sighting| sighting.position);
     match all.windows(2).find(|pair| pair[0].stored_at > pair[1].stored_at) {
         Some(pair) => Err(format!("store time falls from {:?} to {:?}", pair[0], pair[1])),

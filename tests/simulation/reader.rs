@@ -1,12 +1,16 @@
 //! What readers saw. Every queue is read as it grows, the schedule topic too, and what must hold at every moment is checked at each record.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use latermq::{
-    model::{PhysicalOffset, QueueId, SCHEDULE_TOPIC, Timestamp, names},
-    record::{Record, Records},
-    store::{MessageStore, PullQuery},
+    model::{PARKING_TOPIC, PhysicalOffset, QueueId, QueueOffset, SCHEDULE_TOPIC, Timestamp, names},
+    record::{Record, RecordView, Records},
+    store::{MessageStore, PullQuery, QueueRange},
 };
 
 use crate::{
@@ -24,16 +28,27 @@ pub(crate) struct Sighting {
     pub(crate) position: PhysicalOffset,
     pub(crate) end: PhysicalOffset,
     pub(crate) stored_at: Timestamp,
+    pub(crate) reconsume_times: i32,
+    /// The number that the first message of its kind has as its key.
+    pub(crate) keys: Id,
     /// Real time, and sum of forward steps, when it was first seen.
     pub(crate) seen_at: (Duration, Duration),
-    bytes_crc: u32,
+    pub(crate) bytes_crc: u32,
 }
 
 /// All readers together.
 #[derive(Default)]
 pub(crate) struct Reader {
-    /// What was seen in each queue, from offset 0 on.
-    pub(crate) queues: BTreeMap<Queue, Vec<Sighting>>,
+    /// What was seen in each queue, from offset 0 on; nothing where a record was damaged.
+    pub(crate) queues: BTreeMap<Queue, Vec<Option<Sighting>>>,
+    /// What was seen in queues that are gone with their topics.
+    past: Vec<(Queue, u64, Sighting)>,
+    /// Bytes of the log that are damaged, or cannot be read.
+    hits: Vec<Range<u64>>,
+    /// Topics whose deletion was not answered: their queues may be gone.
+    unsure: BTreeSet<String>,
+    /// Queues that lost their files since they were read last.
+    pub(crate) queues_lost: bool,
 }
 
 impl Reader {
@@ -42,18 +57,47 @@ impl Reader {
         let store = &machine.process().store;
         let mut names: Vec<Queue> =
             store.queues().into_iter().map(|(topic, queue_id, _)| (topic.as_str().to_owned(), queue_id.0)).collect();
-        names.sort();
-        for (queue, seen) in &self.queues {
-            let max = store.queue_range(&queue.0, QueueId(queue.1)).map_or(0, |range| range.max.0);
-            assert!(max >= seen.len() as u64, "{queue:?} ends at {max}, but {} were seen", seen.len());
-        }
+        // What waits is read before what comes from it.
+        names.sort_by_key(|queue| (queue.0 != SCHEDULE_TOPIC, queue.clone()));
+        self.note_ends(store);
         for queue in names {
-            let seen = self.queues.entry(queue.clone()).or_default();
-            for record in pull_from(store, &queue, seen.len() as u64) {
-                let sighting = sighting(&record, machine);
-                check(&queue, seen.len() as u64, &record, &sighting, machine, ledger);
-                seen.push(sighting);
+            if !self.queues.contains_key(&queue) && self.unsure.contains(&queue.0) {
+                let min = store.queue_range(&queue.0, QueueId(queue.1)).unwrap_or_default().min.0;
+                self.queues.insert(queue.clone(), vec![None; usize::try_from(min).unwrap()]);
             }
+            let from = self.queues.get(&queue).map_or(0, Vec::len) as u64;
+            let records = self.pull_from(store, &queue, from);
+            for (at, record) in (from..).zip(records) {
+                let sighting = record.and_then(|record| self.look(&queue, at, &record, machine, ledger));
+                self.queues.entry(queue.clone()).or_default().push(sighting);
+            }
+        }
+        self.queues_lost = false;
+    }
+
+    /// No queue ends before what was seen of it, but for reasons.
+    fn note_ends(&mut self, store: &MessageStore) {
+        let mut gone = Vec::new();
+        let first = store.log_range().0;
+        for (queue, seen) in &mut self.queues {
+            let range = store.queue_range(&queue.0, QueueId(queue.1)).unwrap_or_default();
+            let max = range.max.0;
+            // A rebuild of a queue does not bring back damaged records; at its end their offsets are given again.
+            let is_gone = |sighting: &Option<Sighting>| sighting.as_ref().is_none_or(|seen| is_hit(&self.hits, seen));
+            while max < seen.len() as u64 && seen.pop_if(|sighting| is_gone(sighting)).is_some() {}
+            let is_other = |seen: &[Option<Sighting>]| max < seen.len() as u64 || !is_same(store, queue, range, seen);
+            let all_deleted = seen.iter().flatten().all(|seen| seen.position < first);
+            let is_begun_anew = self.unsure.contains(&queue.0) && is_other(seen)
+                || self.queues_lost && all_deleted && max < seen.len() as u64;
+            if is_begun_anew {
+                gone.push((queue.clone(), range.min.0));
+            } else {
+                assert!(max >= seen.len() as u64, "{queue:?} ends at {max}, but {} were seen: {seen:?}", seen.len());
+            }
+        }
+        for (queue, from) in gone {
+            self.end_queue(&queue);
+            self.queues.insert(queue, vec![None; usize::try_from(from).unwrap()]);
         }
     }
 
@@ -63,109 +107,206 @@ impl Reader {
         let store = &machine.process().store;
         for (queue, seen) in &self.queues {
             let Some(range) = store.queue_range(&queue.0, QueueId(queue.1)) else {
-                assert!(seen.is_empty(), "{queue:?} is gone");
+                assert!(seen.iter().all(Option::is_none), "{queue:?} is gone");
                 continue;
             };
-            let records = pull_from(store, queue, range.min.0);
+            let records = self.pull_from(store, queue, range.min.0);
             assert_eq!(records.len() as u64, range.max.0 - range.min.0, "records of {queue:?}");
             for (at, record) in (range.min.0..).zip(records) {
-                let before = &seen[usize::try_from(at).unwrap()];
-                let now = sighting(&record, machine);
-                assert!(
-                    (before.id, before.position, before.bytes_crc) == (now.id, now.position, now.bytes_crc),
-                    "{queue:?} {at} was {before:?} and is {now:?}"
-                );
+                let Some(before) = &seen[usize::try_from(at).unwrap()] else { continue };
+                if is_hit(&self.hits, before) {
+                    continue;
+                }
+                let record = record.expect("a record that is not damaged is there");
+                let now = (record.view().physical_offset(), crc(record.bytes()));
+                assert!((before.position, before.bytes_crc) == now, "{queue:?} {at} was {before:?} and is {now:?}");
             }
         }
     }
 
     /// The power went: what was not durable may be gone.
     pub(crate) fn forget_unsynced(&mut self, durable: PhysicalOffset) {
+        let is_durable = |sighting: &Sighting| sighting.end <= durable;
         for seen in self.queues.values_mut() {
-            seen.retain(|sighting| sighting.end <= durable);
+            while seen.pop_if(|last| last.as_ref().is_some_and(|last| !is_durable(last))).is_some() {}
+            assert!(seen.iter().flatten().all(is_durable));
         }
+        self.past.retain(|(_, _, sighting)| is_durable(sighting));
     }
 
-    /// Waiting records, by message.
+    /// A topic was deleted.
+    pub(crate) fn topic_deleted(&mut self, topic: &str) {
+        let queues: Vec<Queue> = self.queues.keys().filter(|queue| queue.0 == topic).cloned().collect();
+        for queue in queues {
+            self.end_queue(&queue);
+        }
+        self.unsure.remove(topic);
+    }
+
+    /// A topic was perhaps deleted.
+    pub(crate) fn topic_perhaps_deleted(&mut self, topic: &str) {
+        self.unsure.insert(topic.to_owned());
+    }
+
+    /// Nobody knows any more which topics were deleted: their queues may come back.
+    pub(crate) fn deletions_lost(&mut self) {
+        self.unsure.extend(self.past.iter().map(|(queue, ..)| queue.0.clone()));
+    }
+
+    fn end_queue(&mut self, queue: &Queue) {
+        let seen = self.queues.remove(queue).unwrap_or_default();
+        let seen = (0..).zip(seen).filter_map(|(at, sighting)| Some((queue.clone(), at, sighting?)));
+        self.past.extend(seen);
+    }
+
+    /// Whether a record lies where bytes were damaged.
+    pub(crate) fn is_damaged(&self, sighting: &Sighting) -> bool {
+        is_hit(&self.hits, sighting)
+    }
+
+    /// Whether anything is damaged.
+    pub(crate) fn has_damage(&self) -> bool {
+        !self.hits.is_empty()
+    }
+
+    /// Waiting records.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Queue, u64, &Sighting)> {
         self.all().filter(|(queue, ..)| queue.0 == SCHEDULE_TOPIC)
     }
 
+    /// Markers of parked messages.
+    pub(crate) fn parked(&self) -> impl Iterator<Item = (&Queue, u64, &Sighting)> {
+        self.all().filter(|(queue, ..)| queue.0 == PARKING_TOPIC)
+    }
+
     /// Records of real topics.
     pub(crate) fn delivered(&self) -> impl Iterator<Item = (&Queue, u64, &Sighting)> {
-        self.all().filter(|(queue, ..)| queue.0 != SCHEDULE_TOPIC)
+        self.all().filter(|(queue, ..)| !is_internal(&queue.0))
     }
 
     fn all(&self) -> impl Iterator<Item = (&Queue, u64, &Sighting)> {
-        self.queues.iter().flat_map(|(queue, seen)| (0..).zip(seen).map(move |(at, sighting)| (queue, at, sighting)))
+        let past = self.past.iter().map(|(queue, at, sighting)| (queue, *at, sighting));
+        let now = self.queues.iter().flat_map(|(queue, seen)| (0..).zip(seen).map(move |(at, seen)| (queue, at, seen)));
+        past.chain(now.filter_map(|(queue, at, seen)| Some((queue, at, seen.as_ref()?))))
+    }
+
+    /// All records of a queue from an offset on, which must be there without a gap, unless damaged.
+    fn pull_from(&self, store: &MessageStore, queue: &Queue, from: u64) -> Vec<Option<Record>> {
+        let mut records = Vec::new();
+        let mut at = from;
+        loop {
+            let (topic, queue_id) = (queue.0.as_str(), QueueId(queue.1));
+            let offset = i64::try_from(at).unwrap();
+            let pulled =
+                store.pull(&PullQuery { topic, queue_id, offset, count_max: 1_000, bytes_max: 1 << 20 }, &|_| true);
+            if at >= pulled.range.max.0 {
+                return records;
+            }
+            let next = u64::try_from(pulled.next_offset).unwrap();
+            assert!(
+                at >= pulled.range.min.0 && next > at,
+                "a pull of {queue:?} at {at} of {:?}: {pulled:?}",
+                pulled.range
+            );
+            let mut found: BTreeMap<u64, Record> = BTreeMap::new();
+            for slice in pulled.records {
+                let pulled = Records::new(slice).map(|record| record.expect("a pulled record can be read"));
+                found.extend(pulled.map(|record| (record.view().physical_offset().0, record)));
+            }
+            while at < next {
+                let entries =
+                    store.queue_entries(topic, queue_id, QueueOffset(at), usize::try_from(next - at).unwrap());
+                assert!(!entries.is_empty(), "{queue:?} has no entries from {at} on");
+                for entry in entries {
+                    let record = found.remove(&entry.position.0);
+                    let excused = entry.is_blank() && self.has_damage() || {
+                        let damaged = entry.position.0..entry.end().0;
+                        self.hits.iter().any(|hit| hit.start < damaged.end && hit.end > damaged.start)
+                    };
+                    assert!(record.is_some() || excused, "a pull of {queue:?} gave nothing at {at}: {entry:?}");
+                    records.push(record);
+                    at += 1;
+                }
+            }
+            assert!(found.is_empty(), "a pull of {queue:?} gave what is not in it: {found:?}");
+        }
+    }
+
+    /// What must hold for each record by itself; nothing is known of a damaged one.
+    fn look(&self, queue: &Queue, at: u64, record: &Record, machine: &Machine, ledger: &Ledger) -> Option<Sighting> {
+        let view = record.view();
+        let number = view.properties().get(names::KEYS).and_then(|id| id.parse().ok());
+        let id = number.and_then(|number| ledger.id_of(number, view.reconsume_times()));
+        let mut sighting = Sighting {
+            id: id.unwrap_or_default(),
+            position: view.physical_offset(),
+            end: view.end(),
+            stored_at: view.stored_at(),
+            reconsume_times: view.reconsume_times(),
+            keys: number.unwrap_or_default(),
+            seen_at: (machine.elapsed, machine.forward),
+            bytes_crc: crc(record.bytes()),
+        };
+        if is_hit(&self.hits, &sighting) {
+            return None;
+        }
+        let source = origin_end(&view).map(|end| self.waiting().find(|(_, _, waits)| waits.end == end));
+        if let Some(found) = source {
+            let Some((_, _, waits)) = found else {
+                panic!("{queue:?} {at} comes from nothing that waits: {sighting:?}")
+            };
+            sighting.id = waits.id;
+            if is_hit(&self.hits, waits) || queue.0 == PARKING_TOPIC {
+                return Some(sighting);
+            }
+        }
+        assert!(id == Some(sighting.id), "{queue:?} {at} is no message that was sent: {sighting:?}");
+        let message = ledger.message(sighting.id);
+        let what = || format!("message {} in {queue:?} at {at}: {message:?}, {sighting:?}", sighting.id);
+        assert_eq!(view.queue_offset().0, at, "queue offset of {}", what());
+        assert!(view.body() == &message.body()[..], "body of {}", what());
+        let store = &machine.process().store;
+        if store.waits_for_sync() {
+            assert!(sighting.end <= store.durable(), "not durable, but read: {}", what());
+        }
+        if queue.0 == SCHEDULE_TOPIC {
+            assert_eq!(queue.1 + 1, message.level, "level of {}", what());
+            return Some(sighting);
+        }
+        assert!(source.is_some() == (message.level > 0), "origin of {}", what());
+        assert_eq!((&queue.0, queue.1), (&message.topic, message.queue_id), "queue of {}", what());
+        let (seen, seen_forward) = sighting.seen_at;
+        let (sent, sent_forward) = message.sent_at;
+        // A step forward of the wall clock counts as time.
+        let waited = (seen - sent) + (seen_forward - sent_forward);
+        assert!(waited >= message.delay, "read after {waited:?}: {}", what());
+        Some(sighting)
     }
 }
 
-/// All records of a queue from an offset on, which must be there without a gap.
-fn pull_from(store: &MessageStore, queue: &Queue, from: u64) -> Vec<Record> {
-    let mut records = Vec::new();
-    let mut at = i64::try_from(from).unwrap();
-    loop {
-        let query =
-            PullQuery { topic: &queue.0, queue_id: QueueId(queue.1), offset: at, count_max: 1_000, bytes_max: 1 << 20 };
-        let pulled = store.pull(&query, &|_| true);
-        let max = i64::try_from(pulled.range.max.0).unwrap();
-        if at >= max {
-            return records;
-        }
-        let count = records.len();
-        for slice in pulled.records {
-            records.extend(Records::new(slice).map(|record| record.expect("a pulled record can be read")));
-        }
-        let expected = pulled.next_offset - at;
-        assert!(
-            expected > 0 && (records.len() - count) as i64 == expected,
-            "a pull of {queue:?} at {at} of {:?} gave {} records: {:?}",
-            pulled.range,
-            records.len() - count,
-            pulled.status
-        );
-        at = pulled.next_offset;
-    }
+/// Whether a queue still holds what was seen of it, judged by the first record that both have.
+fn is_same(store: &MessageStore, queue: &Queue, range: QueueRange, seen: &[Option<Sighting>]) -> bool {
+    let both = (range.min.0..range.max.0).zip(seen.iter().skip(usize::try_from(range.min.0).unwrap()));
+    let Some((at, before)) = both.filter_map(|(at, seen)| Some((at, seen.as_ref()?))).next() else { return true };
+    let entries = store.queue_entries(&queue.0, QueueId(queue.1), QueueOffset(at), 1);
+    entries.first().is_some_and(|entry| entry.position == before.position)
 }
 
-fn sighting(record: &Record, machine: &Machine) -> Sighting {
-    let view = record.view();
-    let id = view.properties().get(names::KEYS).and_then(|id| id.parse().ok()).expect("every record has its number");
-    Sighting {
-        id,
-        position: view.physical_offset(),
-        end: view.end(),
-        stored_at: view.stored_at(),
-        seen_at: (machine.elapsed, machine.forward),
-        bytes_crc: crc(record.bytes()),
-    }
+/// Whether a topic is one of the broker's own.
+pub(crate) fn is_internal(topic: &str) -> bool {
+    [SCHEDULE_TOPIC, PARKING_TOPIC].contains(&topic)
+}
+
+/// Where the waiting record ends that a record was restored from.
+fn origin_end(view: &RecordView<'_>) -> Option<PhysicalOffset> {
+    let end = u64::try_from(view.prepared_offset()).unwrap_or(0) & ((1 << 48) - 1);
+    (view.topic() != SCHEDULE_TOPIC && end > 0).then_some(PhysicalOffset(end))
+}
+
+fn is_hit(hits: &[Range<u64>], sighting: &Sighting) -> bool {
+    hits.iter().any(|hit| hit.start < sighting.end.0 && hit.end > sighting.position.0)
 }
 
 fn crc(bytes: &Bytes) -> u32 {
     crc32fast::hash(bytes)
-}
-
-/// What must hold for each record by itself.
-fn check(queue: &Queue, at: u64, record: &Record, sighting: &Sighting, machine: &Machine, ledger: &Ledger) {
-    let view = record.view();
-    let store = &machine.process().store;
-    let message = ledger.messages.get(&sighting.id).expect("it was sent");
-    let what = || format!("message {} in {queue:?} at {at}: {message:?}, {sighting:?}", sighting.id);
-    assert_eq!(view.queue_offset().0, at, "queue offset of {}", what());
-    assert!(view.body() == &message.body()[..], "body of {}", what());
-    if store.waits_for_sync() {
-        assert!(sighting.end <= store.durable(), "not durable, but read: {}", what());
-    }
-    if queue.0 == SCHEDULE_TOPIC {
-        assert_eq!(queue.1 + 1, message.level, "level of {}", what());
-        return;
-    }
-    assert_eq!(queue.0, message.topic, "topic of {}", what());
-    assert_eq!(queue.1, message.queue_id, "queue of {}", what());
-    let (seen, seen_forward) = sighting.seen_at;
-    let (sent, sent_forward) = message.sent_at;
-    // A step forward of the wall clock counts as time.
-    let waited = (seen - sent) + (seen_forward - sent_forward);
-    assert!(waited >= message.delay, "read after {waited:?}: {}", what());
 }

@@ -1,6 +1,7 @@
 //! What happens, drawn from the seed.
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     path::Path,
     sync::{Arc, Mutex},
@@ -12,10 +13,12 @@ use latermq::{
     delay::{DelayLevel, LevelTable},
     env::{Clock, Directory, Operation},
     model::{Properties, Timestamp},
+    protocol::Command,
     store::{AppendError, FlushPolicy, StoreError},
 };
 
 use crate::{
+    clients::{Offsets, Pending},
     ledger::{Id, Ledger, Message},
     machine::{BODY_BYTES_MAX, End, Machine, QUEUES, Settings, mix},
     oracle,
@@ -49,10 +52,10 @@ const ACTIONS: u32 = 250;
 
 /// One simulated world.
 pub(crate) struct Simulation {
-    rng: fastrand::Rng,
-    machine: Machine,
-    ledger: Ledger,
-    reader: Reader,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) machine: Machine,
+    pub(crate) ledger: Ledger,
+    pub(crate) reader: Reader,
     history: History,
     verbose: bool,
     /// What becomes of the machine when it stops at a planned step.
@@ -62,13 +65,23 @@ pub(crate) struct Simulation {
     /// A checkpoint was removed, and no process has recovered since.
     checkpoint_lost: bool,
     /// Whether operations on the disk fail now and then.
-    faulty: bool,
+    pub(crate) faulty: bool,
     /// Whether the disk is full.
     full: bool,
     /// Answers of syncs to those who wait.
     answers: Arc<Mutex<Vec<(Id, bool)>>>,
     last_store_time: Timestamp,
     trace: u64,
+    /// Requests without an answer.
+    pub(crate) pending: BTreeMap<i32, Pending>,
+    pub(crate) next_opaque: i32,
+    /// The answer to who waits for it.
+    pub(crate) answered: Option<Command>,
+    pub(crate) offsets: Offsets,
+    /// When the broker last saved them, as far as it ticked.
+    pub(crate) offsets_saved_at: Duration,
+    /// Their file was removed: they may be older, or gone.
+    pub(crate) offsets_lost: bool,
 }
 
 impl Simulation {
@@ -91,6 +104,12 @@ impl Simulation {
             answers: Arc::default(),
             last_store_time: Timestamp(i64::MIN),
             trace: seed,
+            pending: BTreeMap::new(),
+            next_opaque: 0,
+            answered: None,
+            offsets: Offsets::new(),
+            offsets_saved_at: Duration::ZERO,
+            offsets_lost: false,
         }
     }
 
@@ -148,7 +167,7 @@ impl Simulation {
         reached
     }
 
-    fn say(&mut self, what: &str) {
+    pub(crate) fn say(&mut self, what: &str) {
         self.trace = what.bytes().fold(self.trace, |trace, byte| mix(trace, u64::from(byte)));
         let what = format!("{what} [{:x}]", self.machine.trace());
         if self.verbose {
@@ -159,6 +178,7 @@ impl Simulation {
 
     fn act(&mut self) {
         match self.rng.u32(..100) {
+            94 => self.delete_topic(),
             95 => self.delete_and_lose_power(),
             96 => self.reads_fail_at_dispatch(),
             97 => self.sync_fails(),
@@ -170,12 +190,16 @@ impl Simulation {
 
     fn act_without_faults(&mut self) {
         match self.rng.u32(..100) {
-            0..25 => self.send(),
-            25..28 => self.send_batch(),
-            28..31 => self.send_illegal(),
-            31..45 => self.sync(),
-            45..62 => self.dispatch(),
-            62..77 => self.tick(),
+            0..21 => self.send(),
+            21..24 => self.send_batch(),
+            24..26 => self.send_illegal(),
+            26..28 => self.send_illegal_request(),
+            28..33 => self.consume(),
+            33 => self.query(),
+            34..36 => self.save_offsets(),
+            36..48 => self.sync(),
+            48..63 => self.dispatch(),
+            63..77 => self.tick(),
             77..83 => self.advance(),
             83..85 => self.step_wall(),
             85..88 => self.checkpoint(),
@@ -192,22 +216,24 @@ impl Simulation {
 
     // Sending.
 
-    fn draw_message(&mut self, level: u32) -> Message {
+    pub(crate) fn draw_message(&mut self, level: u32) -> Message {
         let settings = &self.machine.settings;
         let level = i32::try_from(level).ok().and_then(|level| settings.levels.clamp(level));
         let delay = level.and_then(|level| settings.levels.duration(level)).unwrap_or_default();
         let bytes = match self.rng.u32(..10) {
             0..5 => self.rng.usize(..200),
             5..9 => self.rng.usize(..3_000),
-            _ => self.rng.usize(..=BODY_BYTES_MAX),
+            _ => self.rng.usize(..BODY_BYTES_MAX),
         };
         let byte = self.rng.u8(..);
         let topic = self.rng.choice(TOPICS).unwrap();
+        let queue_id = if topic.starts_with('%') { 0 } else { self.rng.u32(..QUEUES) };
         Message {
             level: level.map_or(0, DelayLevel::number),
             delay,
             sent_at: (self.machine.elapsed, self.machine.forward),
-            ..Message::new(topic, self.rng.u32(..QUEUES), (byte, bytes))
+            spoofed: self.rng.u32(..8) == 0,
+            ..Message::new(topic, queue_id, (byte, bytes + 1))
         }
     }
 
@@ -235,6 +261,11 @@ impl Simulation {
 
     fn send_message(&mut self, message: Message) {
         let id = self.ledger.sending(message);
+        // The store itself takes messages of topics that the broker does not know; only a broker gives them queues.
+        let is_known = self.machine.process().broker.topics().get(&self.ledger.message(id).topic).is_some();
+        if self.rng.bool() || !is_known {
+            return self.send_request(&[id]);
+        }
         let appended = self.machine.process().store.append(self.ledger.draft(id));
         self.sent(&[id], appended.map(|appended| vec![appended.end]));
     }
@@ -246,6 +277,9 @@ impl Simulation {
             let message = Message { topic: first.topic.clone(), queue_id: first.queue_id, ..self.draw_message(0) };
             ids.push(self.ledger.sending(message.clone()));
             first = message;
+        }
+        if !first.topic.starts_with('%') && self.ledger.request(&ids).body.len() <= BODY_BYTES_MAX {
+            return self.send_request(&ids);
         }
         let drafts = ids.iter().map(|id| self.ledger.draft(*id)).collect();
         let appended = self.machine.process().store.append_batch(&Properties::new(), drafts);
@@ -299,7 +333,7 @@ impl Simulation {
 
     // The steps of the threads.
 
-    fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         let synced = self.machine.process().store.sync_once();
         self.say(&format!("sync: {}", outcome(&synced)));
         assert!(synced.is_ok() || self.may_fail(), "{synced:?}");
@@ -316,7 +350,8 @@ impl Simulation {
             let process = self.machine.process();
             let tick = process.scheduler.tick(process.store.now());
             self.say(&format!("tick: {tick:?}"));
-            assert!(tick.parked == 0, "a message was parked");
+            let may_be_parked = self.ledger.messages.values().any(|message| message.may_be_parked || message.exempt);
+            assert!(tick.parked == 0 || may_be_parked, "a message was parked");
         }
     }
 
@@ -325,6 +360,7 @@ impl Simulation {
         self.sync();
         while !self.machine.must_end() && self.machine.process().store.dispatch_once(u64::MAX) {}
         self.tick();
+        self.save_offsets();
     }
 
     fn checkpoint(&mut self) {
@@ -346,7 +382,7 @@ impl Simulation {
     // Faults.
 
     /// Whether an operation may fail now.
-    fn may_fail(&self) -> bool {
+    pub(crate) fn may_fail(&self) -> bool {
         self.machine.must_end() || self.faulty || self.full
     }
 
@@ -515,6 +551,9 @@ impl Simulation {
             self.after(end);
         } else {
             assert!(stopped.is_ok() || self.may_fail(), "{stopped:?}");
+            if !self.may_fail() {
+                self.offsets_are_saved();
+            }
             let end = if self.rng.bool() { Some(self.draw_end()) } else { None };
             match end {
                 Some(end) => self.after(end),
@@ -538,12 +577,14 @@ impl Simulation {
     fn after_quietly(&mut self, end: End) {
         self.cease(end);
         self.machine.start().expect("the store opens");
+        self.check_offsets();
     }
 
     fn cease(&mut self, end: End) {
         self.planned_end = None;
         self.faulty = false;
         self.say(&format!("{end:?}"));
+        self.pending.clear();
         let durable = self.machine.end(end);
         if matches!(end, End::PowerLoss(_)) {
             self.power_lost = true;
@@ -564,6 +605,10 @@ impl Simulation {
         let lost = *self.rng.choice(if is_checkpoint { &CHECKPOINTS[..] } else { &DERIVED[..] }).unwrap();
         self.checkpoint_lost |= is_checkpoint;
         self.say(&format!("{lost} is lost"));
+        self.offsets_lost |= lost.contains("consumerOffset") || lost == "config";
+        if lost == "config" {
+            self.reader.deletions_lost();
+        }
         for path in lost.split(' ').map(Path::new) {
             let folder = path.parent().unwrap_or(Path::new(""));
             self.machine.directory.remove(path).unwrap();
@@ -601,11 +646,13 @@ impl Simulation {
             self.after(end);
         } else {
             (self.power_lost, self.checkpoint_lost) = (false, false);
+            self.offsets_saved_at = self.machine.elapsed;
+            self.check_offsets();
         }
     }
 
     /// After each action: answers, the end of the process, what must always hold.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.collect_answers();
         if self.machine.must_end() {
             let reasons = self.machine.fatal_reasons();
@@ -626,10 +673,15 @@ impl Simulation {
         }
     }
 
-    fn collect_answers(&mut self) {
+    pub(crate) fn collect_answers(&mut self) {
         for (id, durable) in self.answers.lock().unwrap().drain(..) {
             if durable {
                 self.ledger.acknowledge(id, true);
+            }
+        }
+        if self.machine.is_running() {
+            for answer in self.machine.process().answers() {
+                self.answered(answer);
             }
         }
     }

@@ -1,6 +1,10 @@
 //! The bytes of one file in memory, and which of them a power cut could take back.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    ops::Range,
+};
 
 use fastrand::Rng;
 
@@ -22,6 +26,8 @@ pub(super) struct Content {
     unsynced: BTreeMap<u64, Unsynced>,
     /// So many bytes from the start have their blocks.
     reserved_bytes: u64,
+    /// Pages that the disk cannot read until they are written again.
+    unreadable: BTreeSet<u64>,
     pub(super) modified_ms: i64,
 }
 
@@ -58,7 +64,11 @@ impl Content {
         missing.count() as u64 * PAGE_BYTES as u64
     }
 
-    pub(super) fn read(&self, position: u64, into: &mut [u8]) {
+    pub(super) fn read(&self, position: u64, into: &mut [u8]) -> io::Result<()> {
+        let pages = pages_of(&(position..position + into.len() as u64));
+        if let Some(page) = self.unreadable.range(pages).next() {
+            return Err(io::Error::other(format!("page {page} cannot be read")));
+        }
         let mut done = 0;
         while done < into.len() {
             let (page, at, bytes) = piece(position + done as u64, into.len() - done);
@@ -69,6 +79,23 @@ impl Content {
             }
             done += bytes;
         }
+        Ok(())
+    }
+
+    /// Damages bytes where they lie, on the disk as in memory: each is combined with `mask` by exclusive or.
+    pub(super) fn damage(&mut self, range: Range<u64>, mask: u8) {
+        for position in range {
+            let (page, at, _) = piece(position, 1);
+            self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE_BYTES]))[at] ^= mask;
+            if let Some(unsynced) = self.unsynced.get_mut(&page) {
+                unsynced.durable.get_or_insert_with(|| Box::new([0; PAGE_BYTES]))[at] ^= mask;
+            }
+        }
+    }
+
+    /// Lets the disk be unable to read the pages of a range, until they are written again.
+    pub(super) fn make_unreadable(&mut self, range: &Range<u64>) {
+        self.unreadable.extend(pages_of(range));
     }
 
     pub(super) fn write(&mut self, position: u64, bytes: &[u8]) {
@@ -137,6 +164,7 @@ impl Content {
             bytes: self.bytes.max(bytes),
             pages,
             reserved_bytes: self.reserved_bytes.min(bytes),
+            unreadable: self.unreadable.clone(),
             modified_ms: self.modified_ms,
             ..Self::default()
         };
@@ -153,6 +181,7 @@ impl Content {
             .entry(page)
             .or_insert_with(|| Unsynced { durable: self.pages.get(&page).cloned(), given_up: false });
         unsynced.given_up = false;
+        self.unreadable.remove(&page);
         self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE_BYTES]))
     }
 }

@@ -127,6 +127,27 @@ impl MemoryDirectory {
         self.machine().faults.add(operation, normal(path), after, kind, times);
     }
 
+    /// Damages bytes of a file where they lie, on the disk as in memory: each is combined with `mask` by exclusive or. This is no step, and
+    /// whoever holds a slice keeps what he read.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such file.
+    pub fn damage(&self, path: &Path, range: Range<u64>, mask: u8) -> io::Result<()> {
+        let file = self.machine().names.file(&normal(path))?;
+        content(&file).damage(range, mask);
+        Ok(())
+    }
+
+    /// Lets the disk be unable to read the pages of a range of a file, over kills and power cuts, until they are written again.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such file.
+    pub fn make_unreadable(&self, path: &Path, range: Range<u64>) -> io::Result<()> {
+        let file = self.machine().names.file(&normal(path))?;
+        content(&file).make_unreadable(&range);
+        Ok(())
+    }
+
     /// Forgets all planned faults.
     pub fn heal(&self) {
         self.machine().faults.heal();
@@ -276,7 +297,7 @@ impl Directory for MemoryDirectory {
         };
         let content = content(&file);
         let mut bytes = vec![0; usize::try_from(content.bytes()).map_err(io::Error::other)?];
-        content.read(0, &mut bytes);
+        content.read(0, &mut bytes)?;
         Ok(Some(bytes))
     }
 
@@ -412,8 +433,7 @@ impl File for MemoryFile {
         if position.saturating_add(into.len() as u64) > content.bytes() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        content.read(position, into);
-        Ok(())
+        content.read(position, into)
     }
 
     fn slice(&self, position: u64, bytes: usize) -> io::Result<Bytes> {

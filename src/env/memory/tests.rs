@@ -445,3 +445,51 @@ fn dots_in_a_path_lead_to_the_same_file() {
     assert_eq!(bytes_of(&directory, "a/b/../f").unwrap(), b"x");
     assert_eq!(bytes_of(&directory, "/a/f"), None);
 }
+
+#[test]
+fn changes_of_names_in_one_folder_survive_a_crash_in_any_combination() {
+    let directory = MemoryDirectory::new();
+    directory.write(path("old"), b"x").unwrap();
+    directory.write(path("from"), b"x").unwrap();
+    directory.create(path("new"), 0, Allocation::Sparse).unwrap();
+    directory.rename(path("from"), path("to")).unwrap();
+    directory.remove(path("old")).unwrap();
+
+    let found = |seed| {
+        let crashed = directory.crash(seed);
+        ["new", "to", "old"].map(|name| bytes_of(&crashed, name).is_some())
+    };
+
+    let seen: BTreeSet<_> = (0..2_000).map(found).collect();
+    assert_eq!(seen.len(), 8, "{seen:?}");
+}
+
+#[test]
+fn a_damaged_byte_is_damaged_in_memory_and_after_every_crash() {
+    let (directory, file) = directory_with_file();
+    file.write_at(0, &[7; 100]).unwrap();
+    file.sync().unwrap();
+    file.write_at(50, &[8; 10]).unwrap();
+
+    directory.damage(path("f"), 10..12, 1).unwrap();
+
+    for left in seeds().map(|seed| directory.crash(seed)).chain([directory.kill()]) {
+        assert_eq!(bytes_of(&left, "f").unwrap()[9..13], [7, 6, 6, 7]);
+    }
+    assert_eq!(bytes_of(&directory, "f").unwrap()[9..13], [7, 6, 6, 7]);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_stays_so_over_crashes_until_it_is_written() {
+    let (directory, file) = directory_with_file();
+    directory.make_unreadable(path("f"), 5_000..5_001).unwrap();
+
+    for left in [directory.crash(1), directory.kill(), directory] {
+        let file = left.open(path("f")).unwrap();
+        assert!(file.slice(4_096, 1).is_err() && file.slice(4_000, 200).is_err() && left.read(path("f")).is_err());
+        assert!(file.slice(0, 4_096).is_ok() && file.slice(8_192, 10).is_ok());
+        file.write_at(4_200, &[7]).unwrap();
+        assert!(file.slice(4_000, 300).is_ok());
+    }
+    drop(file);
+}

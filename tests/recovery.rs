@@ -349,11 +349,56 @@ fn a_half_made_next_segment_is_taken_away_and_the_log_goes_on() {
 fn segments_of_another_length_are_refused_by_the_name_of_the_key() {
     let (machine, _) = four_segments();
     let path = machine.segment(1);
-    machine.disk.open(Path::new(&path)).unwrap().set_bytes(SEGMENT_BYTES - 1, Allocation::Real).unwrap();
+    machine.disk.open(Path::new(&path)).unwrap().set_bytes(SEGMENT_BYTES + 1, Allocation::Real).unwrap();
 
     let error = machine.try_open(Vec::new()).unwrap_err().to_string();
 
     assert!(error.contains("mappedFileSizeCommitLog") && error.contains(&path), "{error}");
+}
+
+/// The first record behind the gap was taken for damage, since its queue offset does not follow.
+#[test]
+fn b117_a_missing_segment_behind_the_checkpoint_costs_only_its_own_messages() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut places = Vec::new();
+    while store.log_range().1.0 < 3 * SEGMENT_BYTES + 5_000 {
+        let n = places.len();
+        let appended = store.append(message("orders", (n % 2) as u32, &format!("m{n}"), 1_500)).unwrap();
+        places.push((appended.position, appended.end));
+        if n == 4 {
+            dispatch_all(&store);
+            store.checkpoint_once().unwrap();
+        }
+    }
+    drop(store);
+    let machine = machine.killed();
+    machine.remove(&machine.segment(1));
+
+    check_left(&machine, &places, SEGMENT_BYTES..2 * SEGMENT_BYTES, "the second segment is missing");
+}
+
+#[test]
+fn segments_that_are_all_too_short_are_refused_and_stay_as_they_are() {
+    let (mut machine, _) = four_segments();
+    machine.options.segment_bytes = 4 * SEGMENT_BYTES;
+
+    let error = machine.try_open(Vec::new()).unwrap_err().to_string();
+
+    assert!(error.contains("mappedFileSizeCommitLog"), "{error}");
+    machine.options.segment_bytes = SEGMENT_BYTES;
+    assert_eq!(machine.read(&machine.segment(0)).len() as u64, SEGMENT_BYTES);
+}
+
+#[test]
+fn an_older_segment_that_was_cut_costs_only_what_lay_behind_the_cut() {
+    for bytes in [0, 1, SEGMENT_BYTES / 2, SEGMENT_BYTES - 1] {
+        let (machine, places) = four_segments();
+        let file = machine.disk.open(Path::new(&machine.segment(1))).unwrap();
+        file.set_bytes(bytes, Allocation::Real).unwrap();
+
+        check_left(&machine, &places, SEGMENT_BYTES + bytes..2 * SEGMENT_BYTES, &format!("{bytes} bytes are left"));
+    }
 }
 
 // Checkpoints and abort.

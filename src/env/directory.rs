@@ -103,7 +103,7 @@ pub trait Directory: Send + Sync {
     /// As the file system gives them.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Gives a file another name, replacing a file of that name. Durable after [`Directory::sync_folder`].
+    /// Gives a file another name, replacing a file of that name; a folder too, where nothing has that name. Durable after [`Directory::sync_folder`].
     ///
     /// # Errors
     /// As the file system gives them.

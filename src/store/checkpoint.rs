@@ -20,7 +20,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use tracing::warn;
 
-use super::{Loaded, StateFile, StoreError, room::is_full};
+use super::{Loaded, StateFile, StoreError, obstacle::clearing, room::is_full};
 use crate::{
     env::{BootId, Directory},
     model::{PhysicalOffset, Timestamp},
@@ -55,6 +55,8 @@ pub(super) struct RocketmqCheckpoint {
 pub(super) struct Checkpoint {
     /// The position P that recovery starts from.
     pub(super) position: PhysicalOffset,
+    /// The first position that the log still had.
+    pub(super) log_first: PhysicalOffset,
     /// The record that ends at `position`; none if the log was empty or its older part is gone.
     pub(super) last_record: Option<LastRecord>,
     /// The boot of the machine in which this was written.
@@ -80,6 +82,12 @@ pub(super) struct Derived {
     pub(super) entries: u64,
     /// End position of the newest index file; 0 without an index.
     pub(super) index_end: u64,
+    /// The sum of the first offsets that queues have files for.
+    #[serde(default)]
+    pub(super) first_entries: u64,
+    /// Number of index files.
+    #[serde(default)]
+    pub(super) index_files: u64,
 }
 
 /// The record that ends at a checkpoint's position, to tell whether the log is still the one that was meant.
@@ -114,6 +122,8 @@ struct Sealed {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Stored {
     position: u64,
+    #[serde(default)]
+    log_first: u64,
     last_record: Option<LastRecord>,
     boot_id: String,
     wall_ms: i64,
@@ -205,6 +215,7 @@ impl CheckpointFiles {
         }
         Some(Checkpoint {
             position: PhysicalOffset(stored.position),
+            log_first: PhysicalOffset(stored.log_first),
             last_record: stored.last_record,
             boot_id: BootId(stored.boot_id),
             wall: Timestamp(stored.wall_ms),
@@ -223,6 +234,7 @@ impl CheckpointFiles {
         let before = self.load_rocketmq();
         let stored = Stored {
             position: checkpoint.position.0,
+            log_first: checkpoint.log_first.0,
             last_record: checkpoint.last_record,
             boot_id: checkpoint.boot_id.0.clone(),
             wall_ms: checkpoint.wall.0,
@@ -244,7 +256,11 @@ impl CheckpointFiles {
 
     fn save_rocketmq(&self, checkpoint: RocketmqCheckpoint) -> io::Result<()> {
         let aside = self.rocketmq.with_extension("tmp");
-        match self.directory.write(&aside, &checkpoint.to_bytes()) {
+        let written = clearing(&*self.directory, &[&aside, &self.rocketmq], || {
+            self.directory.write(&aside, &checkpoint.to_bytes())?;
+            self.directory.rename(&aside, &self.rocketmq)
+        });
+        match written {
             // On a full disk it is written over in place. If a crash leaves half of it, ours is not believed, and the whole log is scanned.
             Err(error) if is_full(&error) => {
                 let _ = self.directory.remove(&aside);
@@ -252,7 +268,6 @@ impl CheckpointFiles {
             }
             written => written?,
         }
-        self.directory.rename(&aside, &self.rocketmq)?;
         self.directory.sync_folder(Path::new(""))
     }
 }
@@ -316,12 +331,13 @@ mod tests {
     fn checkpoint(position: u64) -> Checkpoint {
         Checkpoint {
             position: PhysicalOffset(position),
+            log_first: PhysicalOffset(position / 2),
             last_record: Some(LastRecord { position: position - 145, bytes: 145, stored_at: 7, crc32: u32::MAX }),
             boot_id: BootId("5e4d0c1a".to_owned()),
             wall: Timestamp(1_700_000_000_123),
             since_boot: Duration::from_nanos(86_400_000_000_001),
             rocketmq: rocketmq(i64::try_from(position).unwrap()),
-            derived: Derived { queues: 2, entries: 7, index_end: position },
+            derived: Derived { queues: 2, entries: 7, index_end: position, first_entries: 3, index_files: 1 },
             plugins: BTreeMap::from([("levels".to_owned(), (0..=255).collect()), ("none".to_owned(), Vec::new())]),
         }
     }

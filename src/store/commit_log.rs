@@ -31,6 +31,7 @@ use super::{
     AppendError, Appended, Mark, Placement, Plugin, StoreError, StoreOptions,
     clock::StoreClock,
     health::Health,
+    obstacle::clear,
     room::{RECORD_EXTRA_BYTES, is_full},
     segment::Segment,
     threads::panic_text,
@@ -484,8 +485,9 @@ impl CommitLog {
 
 /// Opens the segments of a folder, oldest first.
 ///
-/// A newest file that is empty is removed, one that is too short (a half-made one) is made whole; a file of any other length is refused, since
-/// its records could not be told apart. Strange files are left alone.
+/// A newest file that is empty is removed, one that is too short (a half-made one) is made whole, and so is another one if the rest shows that
+/// it was cut; any other length is refused, since records could not be told apart. What has the name of a segment and is no file is moved away;
+/// other strange files are left alone.
 fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc<Segment>>, StoreError> {
     let directory = &env.directory;
     let io = |action, path: &Path| {
@@ -494,8 +496,12 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
     };
     let mut found = Vec::new();
     for entry in directory.list(folder).map_err(io("list", folder))? {
+        let path = folder.join(&entry.name);
         match Segment::parse_name(&entry.name) {
             Some(base) if entry.kind == EntryKind::File => found.push((base, entry.bytes)),
+            Some(base) if base.0.is_multiple_of(segment_bytes) => {
+                clear(&**directory, &path).map_err(io("move", &path))?;
+            }
             _ => tracing::warn!(
                 path = directory.display(&folder.join(&entry.name)),
                 "ignoring a strange file in the commit log"
@@ -503,6 +509,17 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
         }
     }
     let newest = found.last().map(|(base, _)| *base);
+    // If some have the right length, a short one was cut; else the length was changed.
+    let is_right_length = found.iter().any(|(_, bytes)| *bytes == segment_bytes);
+    let is_cut = |bytes: u64| bytes < segment_bytes && is_right_length;
+    for (base, bytes) in &found {
+        let is_short = *bytes < segment_bytes && newest == Some(*base);
+        if *bytes != segment_bytes && !is_short && !is_cut(*bytes) || !base.0.is_multiple_of(segment_bytes) {
+            let path = directory.display(&Segment::path_in(folder, *base));
+            let key = "mappedFileSizeCommitLog";
+            return Err(StoreError::FileLength { path, found: *bytes, wanted: segment_bytes, key });
+        }
+    }
     let mut segments: Vec<Arc<Segment>> = Vec::new();
     for (base, bytes) in found {
         let path = Segment::path_in(folder, base);
@@ -512,18 +529,18 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
             directory.remove(&path).and_then(|()| directory.sync_folder(folder)).map_err(io("remove", &path))?;
             continue;
         }
-        if bytes > segment_bytes || (bytes < segment_bytes && !is_newest) || !base.0.is_multiple_of(segment_bytes) {
-            let path = directory.display(&path);
-            return Err(StoreError::FileLength {
-                path,
-                found: bytes,
-                wanted: segment_bytes,
-                key: "mappedFileSizeCommitLog",
-            });
-        }
         let file = directory.open(&path).map_err(io("open", &path))?;
         if bytes < segment_bytes {
-            tracing::warn!(segment = %base, bytes, "making a short segment whole");
+            if is_newest {
+                tracing::warn!(segment = %base, bytes, "making a short segment whole");
+            } else {
+                let (from, to) = (base.plus(bytes), base.plus(segment_bytes));
+                tracing::error!(
+                    from = from.0,
+                    to = to.0,
+                    "a segment of the commit log was cut short; what lay behind is lost"
+                );
+            }
             let extended = file.set_bytes(segment_bytes, Allocation::Real).or_else(|error| {
                 // Without its blocks it can be read; what is appended may then find no space.
                 if is_full(&error) { file.set_bytes(segment_bytes, Allocation::Sparse) } else { Err(error) }

@@ -34,6 +34,7 @@ use tracing::{debug, warn};
 
 use super::{
     QueueRange, StoreError,
+    obstacle::clear,
     open_files::{OpenFiles, Owner},
 };
 use crate::{
@@ -139,6 +140,8 @@ pub(super) struct ConsumeQueue {
     dirty: AtomicBool,
     /// Whether the table knows that this queue has entries to write.
     touched: AtomicBool,
+    /// Whether a file was not as this queue leaves it when it was opened.
+    suspect: AtomicBool,
     writer: Mutex<Writer>,
 }
 
@@ -222,6 +225,7 @@ impl ConsumeQueue {
             max: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             touched: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
             writer: Mutex::default(),
         }
     }
@@ -243,6 +247,62 @@ impl ConsumeQueue {
         let max = self.max.load(Ordering::Acquire);
         let min = self.min.load(Ordering::Acquire).min(max);
         QueueRange { min: QueueOffset(min), max: QueueOffset(max) }
+    }
+
+    /// The first offset that the queue has a file for.
+    pub(super) fn first_stored(&self) -> QueueOffset {
+        QueueOffset(self.first.load(Ordering::Acquire))
+    }
+
+    /// Says whether files of the queue are damaged, and names them: those that were not as the queue leaves them when it was opened, and those whose
+    /// first and last entry are not what `judge` expects at their offset. It gives nothing for an entry whose record cannot be looked at. With
+    /// `stored` what lies behind the end of the queue is looked at, too.
+    ///
+    /// # Errors
+    /// As the file system gives them.
+    pub(super) fn has_damaged_files(
+        &self,
+        stored: bool,
+        judge: impl Fn(u64, &QueueEntry) -> Option<bool>,
+    ) -> io::Result<bool> {
+        let mut damaged = self.suspect.load(Ordering::Relaxed);
+        let (first, mut max) = self.readable();
+        if stored {
+            max = self.writer().files.1 * self.file_entries();
+        }
+        let per_file = self.file_entries();
+        for start in (first..max).step_by(usize::try_from(per_file).map_err(io::Error::other)?) {
+            let end = max.min(start + per_file);
+            let Some(begin) = self.first_written(start, end)? else { continue };
+            let last = if stored { Some(begin) } else { self.nearest_entry(start, end - 1)? };
+            let judged = [Some(begin), last].map(|found| {
+                let (at, entry) = found?;
+                if entry.is_blank() { Some(false) } else { judge(at, &entry) }
+            });
+            if judged.contains(&Some(false)) || judged == [None, None] {
+                let path = self.folder.join(self.file_name(start / per_file));
+                warn!(path = self.directory.display(&path), "queue file is damaged");
+                damaged = true;
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// The first entry that is no filler in `start..end`, which lie in one file.
+    fn first_written(&self, start: u64, end: u64) -> io::Result<Option<(u64, QueueEntry)>> {
+        let entry = self.read_one(start)?;
+        if !entry.is_filler() {
+            return Ok(Some((start, entry)));
+        }
+        let mut from = start;
+        while from < end {
+            let entries = self.read_stored(from, (end - from).min(CHUNK_ENTRIES))?;
+            if let Some((at, entry)) = (from..).zip(&entries).find(|(_, entry)| !entry.is_filler()) {
+                return Ok(Some((at, *entry)));
+            }
+            from += entries.len() as u64;
+        }
+        Ok(None)
     }
 
     /// The entries from `from` on, at most `count_max`; fewer at the end of the queue or of a file, none where the queue has none.
@@ -502,7 +562,7 @@ impl ConsumeQueue {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fault(&self, action: &'static str, source: io::Error) -> StoreError {
+    pub(super) fn fault(&self, action: &'static str, source: io::Error) -> StoreError {
         StoreError::Io { action, path: self.directory.display(&self.folder), source }
     }
 
@@ -534,6 +594,11 @@ impl ConsumeQueue {
                 .flatten();
             match start {
                 Some(start) if entry.kind == EntryKind::File => found.push((start, entry.bytes, entry.name)),
+                Some(start) if start.is_multiple_of(self.file_bytes) => {
+                    self.suspect.store(true, Ordering::Relaxed);
+                    clear(&*self.directory, &self.folder.join(&entry.name))
+                        .map_err(|error| self.fault("list", error))?;
+                }
                 _ => warn!(
                     path = self.directory.display(&self.folder.join(&entry.name)),
                     "strange entry in the folder of a queue, ignored"
@@ -548,13 +613,15 @@ impl ConsumeQueue {
             found.pop();
         }
         let newest = found.last().map(|(start, ..)| *start);
+        // If some have the right length, a short one was cut; else the length was changed.
+        let is_right_length = found.iter().any(|(_, bytes, _)| *bytes == self.file_bytes);
         let mut files: Option<(u64, u64)> = None;
         let mut created = false;
         for (start, bytes, name) in found.into_iter().rev() {
             let file_path = self.folder.join(&name);
             let path = self.directory.display(&file_path);
             // A crash takes the length of a file that was not synced, or a part of it from the newest.
-            let is_short = bytes == 0 || bytes < self.file_bytes && Some(start) == newest;
+            let is_short = bytes == 0 || bytes < self.file_bytes && (Some(start) == newest || is_right_length);
             if !is_short && bytes != self.file_bytes {
                 let wanted = self.file_bytes;
                 return Err(StoreError::FileLength { path, found: bytes, wanted, key: FILE_BYTES_KEY });
@@ -571,6 +638,7 @@ impl ConsumeQueue {
             }
             if is_short {
                 warn!(path, bytes, "queue file is short, extended");
+                self.suspect.fetch_or(Some(start) != newest, Ordering::Relaxed);
                 let file = self.directory.open(&file_path).map_err(|error| self.fault("open", error))?;
                 let extended = file.set_bytes(self.file_bytes, Allocation::Sparse).and_then(|()| file.sync());
                 extended.map_err(|error| self.fault("extend", error))?;
@@ -578,6 +646,7 @@ impl ConsumeQueue {
             for missing in number + 1..first {
                 let path = self.folder.join(self.file_name(missing));
                 warn!(path = self.directory.display(&path), "queue file is missing, begun anew");
+                self.suspect.store(true, Ordering::Relaxed);
                 let file = self.directory.create(&path, self.file_bytes, Allocation::Sparse);
                 file.and_then(|file| file.sync()).map_err(|error| self.fault("create", error))?;
                 created = true;

@@ -199,6 +199,23 @@ impl ConsumeQueues {
         self.all().iter().try_for_each(|queue| queue.rewind(position))
     }
 
+    /// [`ConsumeQueue::has_damaged_files`] for all queues: whether any has one. `judge` is told the queue's topic and id, too.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn have_damaged_files(
+        &self,
+        stored: bool,
+        judge: impl Fn(&str, QueueId, u64, &QueueEntry) -> Option<bool>,
+    ) -> Result<bool, StoreError> {
+        let mut damaged = false;
+        for queue in self.all() {
+            let found = queue.has_damaged_files(stored, |at, entry| judge(queue.topic(), queue.queue_id(), at, entry));
+            damaged |= found.map_err(|error| queue.fault("read", error))?;
+        }
+        Ok(damaged)
+    }
+
     /// [`ConsumeQueue::cut`] for all queues.
     ///
     /// # Errors

@@ -78,12 +78,16 @@ impl Dispatcher {
 
     /// How much there is in queues and index now.
     pub(super) fn derived(&self) -> Derived {
-        let mut derived =
-            Derived { index_end: self.index.as_ref().map_or(0, |index| index.end().1.0), ..Derived::default() };
+        let (index_end, index_files) =
+            self.index.as_ref().map_or((0, 0), |index| (index.end().1.0, index.file_count()));
+        let mut derived = Derived { index_end, index_files, ..Derived::default() };
         for queue in self.queues.all() {
             let end = queue.range().max.0;
             derived.queues += u64::from(end > 0);
             derived.entries += end;
+            if queue.end().is_some() {
+                derived.first_entries += queue.first_stored().0;
+            }
         }
         derived
     }

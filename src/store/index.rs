@@ -220,6 +220,11 @@ impl Index {
         (Timestamp(header.end_time), PhysicalOffset(header.end_position))
     }
 
+    /// How many files there are.
+    pub(super) fn file_count(&self) -> u64 {
+        self.files().len() as u64
+    }
+
     /// End time of the newest file that is full and synced: what RocketMQ's checkpoint says of the index.
     pub(super) fn synced_time(&self) -> Timestamp {
         let writer = self.writer();

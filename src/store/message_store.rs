@@ -22,6 +22,7 @@ use super::{
     durability::Durability,
     health::Health,
     index::Index,
+    obstacle::clearing,
     recovery,
     room::{RECORD_EXTRA_BYTES, Room, is_full},
     scan::{Found, Located, look, next_sound},
@@ -115,7 +116,7 @@ impl MessageStore {
             directory.create_folder(folder).map_err(io("create", folder))?;
         }
         let lock_path = Path::new(LOCK_FILE);
-        let lock = directory.lock(lock_path).map_err(io("lock", lock_path))?;
+        let lock = clearing(&**directory, &[lock_path], || directory.lock(lock_path)).map_err(io("lock", lock_path))?;
         let lock = lock.ok_or_else(|| StoreError::Locked { path: directory.display(lock_path) })?;
 
         let health = Arc::new(Health::new(env.fatal.clone()));
@@ -527,6 +528,7 @@ impl MessageStore {
         let clock = &*self.env.clock;
         self.checkpoint_files.save(&Checkpoint {
             position,
+            log_first: self.log.first(),
             last_record: last,
             boot_id: clock.boot_id(),
             wall: clock.wall(),

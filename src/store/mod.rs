@@ -15,6 +15,7 @@ mod error;
 mod health;
 mod index;
 mod message_store;
+mod obstacle;
 mod open_files;
 mod options;
 mod plugin;

@@ -19,18 +19,19 @@
 use std::{io, path::Path, process, sync::Arc};
 
 use super::{
-    MessageStore, StoreError,
+    MessageStore, QueueEntry, StoreError,
     checkpoint::{Checkpoint, LastRecord},
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
+    obstacle::clearing,
     room::is_full,
     scan::{Found, Located, look, next_sound},
     segment::Segment,
 };
 use crate::{
     env::Allocation,
-    model::{PhysicalOffset, QueueOffset, Timestamp},
+    model::{PhysicalOffset, QueueId, QueueOffset, Timestamp},
     mutation::Mutation,
     record::RecordView,
 };
@@ -58,7 +59,8 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let abort = Path::new(ABORT_FILE);
     let directory = &store.env.directory;
     let unclean = directory.read(abort).unwrap_or(Some(Vec::new())).is_some();
-    let marked = directory.write(abort, process::id().to_string().as_bytes()).or_else(|error| {
+    let mark = || directory.write(abort, process::id().to_string().as_bytes());
+    let marked = clearing(&**directory, &[abort], mark).or_else(|error| {
         // That it exists is what counts, and a file without bytes needs no space.
         if !is_full(&error) {
             return Err(error);
@@ -72,7 +74,9 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
 
     let segments = store.log.segments();
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
-    let mut checkpoint = store.checkpoint_files.load().filter(|checkpoint| matches_log(store, &segments, checkpoint));
+    let loaded = store.checkpoint_files.load();
+    let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
+    let mut checkpoint = loaded.filter(|checkpoint| matches_log(store, &segments, checkpoint));
     // What it says of the log stays true, whatever became of queues, index and plugins.
     let boot_id = store.env.clock.boot_id();
     let durable_to = checkpoint.as_ref().map(|checkpoint| (checkpoint.position, checkpoint.boot_id == boot_id));
@@ -101,8 +105,17 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
         }
     }
 
+    if let Some((log_first, _)) = known.filter(|(log_first, _)| *log_first < first && !segments.is_empty()) {
+        store.report_damage(log_first, first, "is missing");
+    }
+    for segment in segments.iter().filter(|segment| segment.end() <= from) {
+        report_damaged_start(store, segment)?;
+    }
     let scan = scan(store, &segments, from, last, floor)?;
     let end = scan.end;
+    if let Some((_, position)) = known.filter(|(_, position)| *position > end) {
+        store.report_damage(end, position, "is missing");
+    }
     let changed = unclean || checkpoint.is_none() || end != from;
     if changed {
         store.dispatcher.queues.cut()?;
@@ -201,11 +214,41 @@ fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool
     if let Some(index) = &store.dispatcher.index {
         index.truncate_from(checkpoint.position)?;
     }
+    // What belongs to a queue entry, if that can be told.
+    let judge = |topic: &str, queue_id: QueueId, at: u64, entry: &QueueEntry| {
+        let first = store.log.first();
+        if entry.position < first {
+            return Some(true);
+        }
+        let record = store.log.record_at(entry.position, entry.end().max(first)).ok()??;
+        let view = record.view();
+        let place = (view.topic(), view.queue_id(), view.queue_offset().0, view.total_bytes());
+        Some(place == (topic, queue_id, at, entry.bytes))
+    };
+    if store.dispatcher.queues.have_damaged_files(false, judge)? {
+        tracing::warn!("queue files are damaged; scanning the whole log to build them again");
+        return Ok(false);
+    }
     let found = store.dispatcher.derived();
     if found != checkpoint.derived {
+        // If a file shows which, its name is worth a line.
+        store.dispatcher.queues.have_damaged_files(true, judge)?;
         tracing::warn!(?found, counted = ?checkpoint.derived, "queues or index are not those of the checkpoint; scanning the whole log");
     }
     Ok(found == checkpoint.derived)
+}
+
+/// Looks at the start of a segment that recovery does not read otherwise, and reports what is damaged there.
+fn report_damaged_start(store: &MessageStore, segment: &Segment) -> Result<(), StoreError> {
+    let read = |source| store.io_error("read", &segment.path, source);
+    if store.log.record_at(segment.base, segment.end()).map_err(read)?.is_some() {
+        return Ok(());
+    }
+    let bytes = usize::try_from(segment.file.bytes()).unwrap_or(usize::MAX);
+    let bytes = segment.slice(segment.base, bytes).map_err(read)?;
+    let skipped = next_sound(&bytes, segment.base).unwrap_or(bytes.len());
+    store.report_damage(segment.base, segment.base.plus(skipped as u64), "is damaged");
+    Ok(())
 }
 
 /// Writes what was read once more. Where a sync failed before the stop, pages may be read that no later sync makes durable, unless they are
@@ -243,6 +286,8 @@ fn scan(
     'segments: for segment in segments.iter().filter(|segment| segment.end() > from) {
         let is_newest = newest.is_none_or(|newest| segment.base >= newest);
         let mut position = from.max(segment.base);
+        // A segment is missing before this one: offsets go on behind a gap.
+        next_offsets.has_gaps |= position > end;
         let left = usize::try_from(segment.end().since(position)).unwrap_or(usize::MAX);
         let bytes = segment.slice(position, left).map_err(|source| store.io_error("read", &segment.path, source))?;
         let mut at = 0;

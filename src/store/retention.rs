@@ -73,6 +73,8 @@ impl MessageStore {
             if let Some(index) = &self.dispatcher.index {
                 index.set_min_position(self.log.first())?;
             }
+            // What is missing from now on was deleted, not lost.
+            self.checkpoint_once()?;
         }
         Ok(deleted)
     }

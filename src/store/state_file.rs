@@ -19,14 +19,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
-use super::room::is_full;
+use super::{
+    obstacle::{BAD, clearing},
+    room::is_full,
+};
 use crate::env::Directory;
 
 const ASIDE: &str = ".tmp";
 const BACKUP: &str = ".bak";
-const BAD: &str = ".bad";
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A state file of the folder `config`: written aside, synced and renamed, the version before kept as `.bak`.
@@ -123,7 +125,7 @@ impl StateFile {
                 Loaded::Backup(value)
             }
             (None, Found::Missing) => {
-                debug!(path, "state file absent");
+                info!(path, "state file absent");
                 Loaded::Absent
             }
             (Some(reason), Found::Missing) => {
@@ -147,12 +149,22 @@ impl StateFile {
 
     /// Writes the file: aside, synced, the version before renamed to `.bak`, the new one renamed into place, the folder synced.
     ///
-    /// Its folder is created if it is missing. What could be read neither from the file nor from its `.bak` is kept as `.bad` and `.bak.bad`.
+    /// Its folder is created if it is missing. What could be read neither from the file nor from its `.bak` is kept as `.bad` and `.bak.bad`, and
+    /// so is what stands in the place of one of these files and is none.
     ///
     /// # Errors
     /// As the directory gives them; the file or its `.bak` then holds the version before.
     pub fn save(&self, text: &str) -> io::Result<()> {
         let mut condition = self.turn();
+        let files = [&*self.beside(ASIDE), &*self.beside(BACKUP), &*self.path];
+        let saved = clearing(&*self.directory, &files, || self.save_as(text, *condition));
+        if saved.is_ok() {
+            *condition = Condition::Sound;
+        }
+        saved
+    }
+
+    fn save_as(&self, text: &str, mut condition: Condition) -> io::Result<()> {
         let aside = self.beside(ASIDE);
         let folder = self.path.parent().unwrap_or(Path::new(""));
         match self.directory.write(&aside, text.as_bytes()) {
@@ -161,25 +173,24 @@ impl StateFile {
                 self.directory.write(&aside, text.as_bytes())?;
             }
             // On a full disk the space of the version before must do, as long as the file itself is sound.
-            Err(error) if is_full(&error) && *condition == Condition::Sound && self.is_whole() => {
+            Err(error) if is_full(&error) && condition == Condition::Sound && self.is_whole() => {
                 self.directory.rename(&self.beside(BACKUP), &aside).map_err(|_| error)?;
                 self.directory.write(&aside, text.as_bytes())?;
             }
             written => written?,
         }
-        if *condition == Condition::Lost {
+        if condition == Condition::Lost {
             self.keep_as_bad(&self.path)?;
             self.keep_as_bad(&self.beside(BACKUP))?;
-            *condition = Condition::Damaged;
+            condition = Condition::Damaged;
         }
-        // A file that cannot be read is not kept either; if a folder is in its place, the rename below says so.
-        let keeps = *condition == Condition::Sound && self.is_whole();
+        // A file that cannot be read is not kept either.
+        let keeps = condition == Condition::Sound && self.is_whole();
         if keeps {
             self.directory.rename(&self.path, &self.beside(BACKUP))?;
         }
         self.directory.rename(&aside, &self.path)?;
         self.directory.sync_folder(folder)?;
-        *condition = Condition::Sound;
         Ok(())
     }
 
@@ -197,7 +208,8 @@ impl StateFile {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
+            // What was kept before may be of another kind.
+            Err(_) => self.directory.remove(&bad).and_then(|()| self.directory.rename(path, &bad)),
         }
     }
 
@@ -355,12 +367,27 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_the_place_of_the_file_is_not_taken_for_an_absent_file() {
+    fn a_folder_in_the_place_of_the_file_is_not_taken_for_an_absent_file_and_moved_by_a_save() {
+        for path in [PATH, "config/topics.json.bak", "config/topics.json.tmp"] {
+            let root = tempfile::tempdir().unwrap();
+            let directory = crate::env::FsDirectory::open(root.path()).unwrap();
+            let file = StateFile::new(Arc::new(directory.clone()), PATH.into());
+            let load = || file.load(|text| json(text)?["version"].as_u64().ok_or_else(String::new));
+            file.save(&version(1)).unwrap();
+            file.save(&version(2)).unwrap();
+            directory.remove(Path::new(path)).unwrap();
+            directory.create_folder(Path::new(path)).unwrap();
+            let before = if path == PATH { Loaded::Backup(1) } else { Loaded::Main(2) };
+            assert_eq!(load(), before, "{path}");
+
+            file.save(&version(3)).unwrap();
+
+            assert_eq!(load(), Loaded::Main(3), "{path}");
+            assert!(directory.list(Path::new("config")).unwrap().iter().any(|entry| entry.name.ends_with(".bad")));
+        }
         let directory = MemoryDirectory::new();
         directory.create_folder(Path::new(PATH)).unwrap();
-
         assert!(matches!(load(&directory), Loaded::Unreadable(reason) if reason.contains("cannot be read")));
-        assert!(file(&directory).save(&version(1)).is_err());
     }
 
     #[test]

@@ -171,7 +171,7 @@ pub(crate) fn audit_with(
     }
     for places in &levels {
         let mut last: Option<(&(String, String), u64)> = None;
-        for place in places {
+        for place in places.iter().filter(|place| book.sent.contains_key(place)) {
             let Some(position) = arrived.get(place).map(|found| found[0].physical_offset) else { continue };
             if let Some((before, before_position)) = last
                 && before_position > position

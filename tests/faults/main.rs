@@ -3,12 +3,14 @@
 //!
 //! | module | what is done to the broker |
 //! | --- | --- |
+//! | [`files`] | every file of its store is damaged, one by one |
 //! | [`kill`] | SIGKILL at random instants, again and again |
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(dead_code, reason = "each module uses its own part of what they share")]
 
 mod audit;
 mod client;
+mod files;
 
 mod kill;
 mod ledger;

@@ -250,6 +250,11 @@ pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("faults-").tempdir_in(target).unwrap()
 }
 
+/// A folder in memory, if there is one: for tests of what becomes of files, where syncs only take time.
+pub(crate) fn fast_folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("latermq-faults-").tempdir_in("/dev/shm").unwrap_or_else(|_| folder())
+}
+
 /// Tries again until something is so.
 pub(crate) fn wait_until(what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -184,10 +184,38 @@ fn store_26_a_short_newest_file_is_extended_and_loses_nothing() {
 }
 
 #[test]
+fn store_26_an_older_file_that_was_cut_is_extended_and_known_to_be_damaged() {
+    let directory = MemoryDirectory::new();
+    queue_of(&directory, 13);
+    file(&directory, 0).set_bytes(60, Allocation::Sparse).unwrap();
+
+    let queue = reopened(&directory, position(13));
+
+    assert!(queue.has_damaged_files(false, |_, _| Some(true)).unwrap());
+    assert_eq!(file(&directory, 0).bytes(), SMALL);
+}
+
+#[test]
+fn a_file_is_damaged_if_its_ends_are_zero_or_not_those_of_their_records() {
+    let directory = MemoryDirectory::new();
+    queue_of(&directory, 23);
+    let judge = |at: u64, entry: &QueueEntry| Some(entry.position == position(at));
+    let is_damaged = || reopened(&directory, position(23)).has_damaged_files(false, judge).unwrap();
+    assert!(!is_damaged());
+
+    file(&directory, 200).write_at(0, &[0; 20]).unwrap();
+    assert!(is_damaged());
+    file(&directory, 200).write_at(0, &QueueEntry::BLANK.to_bytes()).unwrap();
+    assert!(!is_damaged(), "a blank entry is no damage");
+    file(&directory, 0).write_at(180, &entry(8).to_bytes()).unwrap();
+    assert!(is_damaged());
+}
+
+#[test]
 fn store_26_a_file_of_another_length_stops_the_start_and_names_the_key() {
     let directory = MemoryDirectory::new();
     queue_of(&directory, 13);
-    for (start, bytes) in [(0, 180), (0, 220), (200, 220)] {
+    for (start, bytes) in [(0, 220), (200, 220)] {
         file(&directory, start).set_bytes(bytes, Allocation::Sparse).unwrap();
 
         let error = ConsumeQueues::open(Arc::new(directory.clone()), Path::new(ROOT), SMALL).err().unwrap();

@@ -1,0 +1,89 @@
+//! What stands where a file of the store belongs, and is none: a folder, or a link that leads nowhere. It is moved out of the way, never
+//! removed: a person may want it.
+
+use std::{ffi::OsString, io, path::Path};
+
+use tracing::warn;
+
+use crate::env::{Directory, EntryKind};
+
+/// What the name of something that was moved ends with.
+pub(super) const BAD: &str = ".bad";
+
+/// Does something with files; if it fails since something else stands in the place of one of them, moves that away and tries once more.
+///
+/// # Errors
+/// That of the last attempt, or of the moving.
+pub(super) fn clearing<T>(
+    directory: &dyn Directory,
+    files: &[&Path],
+    attempt: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
+    let error = match attempt() {
+        Err(error) => error,
+        done => return done,
+    };
+    let mut moved = false;
+    for file in files {
+        moved |= clear(directory, file)?;
+    }
+    if moved { attempt() } else { Err(error) }
+}
+
+/// Moves away what stands in the place of a file and is none; says whether there was something.
+///
+/// # Errors
+/// As the directory gives them.
+pub(super) fn clear(directory: &dyn Directory, file: &Path) -> io::Result<bool> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let Some(name) = file.file_name().and_then(|name| name.to_str()) else { return Ok(false) };
+    let stands = directory.list(folder)?.into_iter().find(|entry| entry.name == name);
+    if stands.is_none_or(|entry| entry.kind == EntryKind::File) {
+        return Ok(false);
+    }
+    let mut kept = OsString::from(file);
+    kept.push(BAD);
+    let kept = Path::new(&kept);
+    // What was kept before under this name was in the way before, too.
+    directory.remove(kept)?;
+    directory.rename(file, kept)?;
+    directory.sync_folder(folder)?;
+    warn!(path = directory.display(file), kept = directory.display(kept), "no file, and in the place of one: moved");
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{FsDirectory, MemoryDirectory};
+
+    #[test]
+    fn a_folder_in_the_place_of_a_file_is_moved_and_a_file_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = FsDirectory::open(root.path()).unwrap();
+        let (file, kept) = (Path::new("config/a"), Path::new("config/a.bad"));
+        for _ in 0..2 {
+            directory.create_folder(&file.join("of-somebody")).unwrap();
+
+            clearing(&directory, &[file], || directory.write(file, b"x")).unwrap();
+
+            assert_eq!(directory.read(file).unwrap().as_deref(), Some(&b"x"[..]));
+            assert_eq!(directory.list(kept).unwrap().len(), 1);
+            assert!(!clear(&directory, file).unwrap());
+            directory.remove(file).unwrap();
+        }
+        std::os::unix::fs::symlink("/nonexistent/nowhere", root.path().join(file)).unwrap();
+        clearing(&directory, &[file], || directory.write(file, b"y")).unwrap();
+        assert_eq!(directory.read(file).unwrap().as_deref(), Some(&b"y"[..]));
+    }
+
+    #[test]
+    fn another_failure_moves_nothing() {
+        let directory = MemoryDirectory::new();
+        directory.create_folder(Path::new("config")).unwrap();
+
+        let failed = clearing(&directory, &[Path::new("config/a")], || Err::<(), _>(io::ErrorKind::StorageFull.into()));
+
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+}

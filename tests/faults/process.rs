@@ -124,15 +124,18 @@ impl Place {
 
     /// Starts the broker; if it ends instead of serving, gives its exit status and its log.
     pub(crate) fn try_start(&self) -> Result<Serving, (ExitStatus, String)> {
+        let mut log_from = None;
         loop {
             let mut broker = self.spawn();
+            // What an attempt before this one said of the store counts, too.
+            broker.log_from = *log_from.get_or_insert(broker.log_from);
             match broker.wait_until_serving() {
                 Ok(address) => {
                     let started_in = broker.began.elapsed();
                     return Ok(Serving { broker, address, started_in });
                 }
                 // A connection of somebody else got the port in the moment between choosing and taking it.
-                Err((_, log)) if log.contains("cannot listen on") => {}
+                Err((_, log)) if log.lines().last().is_some_and(|line| line.contains("cannot listen on")) => {}
                 Err(ended) => return Err(ended),
             }
         }

@@ -4,6 +4,7 @@
 //! arrived.
 
 mod admin;
+mod audit;
 mod blocking;
 #[expect(clippy::module_inception, reason = "the broker itself, beside its parts")]
 mod broker;
@@ -29,6 +30,7 @@ mod table_file;
 mod topics;
 mod unique_key;
 
+pub use audit::{IsTable, audit_tables};
 pub use broker::Broker;
 pub use configuration::{Change, ChangeError, ChangedKey, Configuration};
 pub use options::{BrokerOptions, perm};

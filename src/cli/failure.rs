@@ -6,11 +6,13 @@ use std::{fmt, process::ExitCode};
 const FAILED: u8 = 1;
 /// Exit code of a command that was asked for something impossible: wrong arguments, or a wrong configuration. Also clap's own.
 const MISUSED: u8 = 2;
+/// Exit code of a check that found damage.
+const DAMAGED: u8 = 2;
 /// Exit code of a broker that had to stop because it could no longer keep a promise (`EX_SOFTWARE` of sysexits.h).
 pub(super) const BROKEN: u8 = 70;
 
 /// What the help of the command says about exit codes.
-pub(super) const EXIT_CODES: &str = "Exit codes: 0 done; 1 could not be done; 2 wrong arguments or configuration; 70 the broker stopped because it could no longer keep a promise.";
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 done; 1 could not be done; 2 wrong arguments or configuration (check: damage was found); 70 the broker stopped because it could no longer keep a promise.";
 
 /// Why a command failed; the text is for the person who gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(super) enum Failure {
     Misused(String),
     /// The broker could no longer keep a promise.
     Broken(String),
+    /// What was checked is damaged.
+    Damaged(String),
 }
 
 impl Failure {
@@ -42,6 +46,7 @@ impl Failure {
             Self::Failed(_) => FAILED,
             Self::Misused(_) => MISUSED,
             Self::Broken(_) => BROKEN,
+            Self::Damaged(_) => DAMAGED,
         })
     }
 }
@@ -49,7 +54,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(text) | Self::Misused(text) | Self::Broken(text) => f.write_str(text),
+            Self::Failed(text) | Self::Misused(text) | Self::Broken(text) | Self::Damaged(text) => f.write_str(text),
         }
     }
 }

@@ -217,7 +217,7 @@ fn last_used(figures: &BTreeMap<String, String>) -> usize {
     levels.max().unwrap_or(0)
 }
 
-fn due(in_ms: i64) -> String {
+pub(super) fn due(in_ms: i64) -> String {
     match in_ms {
         ..=0 => "now".to_owned(),
         1..=9_999 => format!("in {:.1} s", in_ms as f64 / 1000.0),

@@ -2,6 +2,7 @@
 
 mod bench;
 mod broker;
+mod check;
 mod cluster;
 mod configure;
 mod consume;
@@ -41,14 +42,22 @@ enum CommandName {
     Consume(consume::ConsumeArgs),
     Levels(levels::LevelsArgs),
     Topic(topic::TopicArgs),
+    Check(check::CheckArgs),
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
 }
 
 /// Runs the command of this process's arguments.
 pub fn run() -> ExitCode {
-    // clap ends the process itself for --help (0) and for wrong arguments (2).
-    let CommandLine { command } = CommandLine::parse();
+    // clap ends the process itself for --help (0) and for wrong arguments: 2, but 1 where 2 means something else.
+    let CommandLine { command } = CommandLine::try_parse().unwrap_or_else(|error| {
+        if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|name| name == "check") {
+            // There is nobody left to tell.
+            let _ = error.print();
+            std::process::exit(1)
+        }
+        error.exit()
+    });
     let result = match &command {
         CommandName::Broker(args) => broker::run(args),
         CommandName::Namesrv(args) => namesrv::run(args),
@@ -56,6 +65,7 @@ pub fn run() -> ExitCode {
         CommandName::Consume(args) => consume::run(args),
         CommandName::Levels(args) => levels::run(args),
         CommandName::Topic(args) => topic::run(args),
+        CommandName::Check(args) => check::run(args),
         CommandName::Demo(args) => demo::run(args),
         CommandName::Bench(args) => bench::run(args),
     };

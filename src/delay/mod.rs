@@ -20,8 +20,10 @@
 //! | `driver` | the thread that sleeps until the next deadline |
 //! | `delay_offset` | RocketMQ's progress file |
 //! | `plugin` | what the store sees |
+//! | `audit` | what an audit of a store says of delayed messages |
 
 mod admission;
+mod audit;
 mod delay_offset;
 mod driver;
 mod entries;
@@ -38,6 +40,7 @@ mod scheduler;
 mod stamp;
 
 pub use crate::model::PARKING_TOPIC;
+pub use audit::{DelaySummary, LevelAudit, LevelSummary};
 pub use levels::{
     DELAY_MS_MAX, DelayLevel, DelayText, LEVELS_DEFAULT, LEVELS_KEY, LEVELS_MAX, LevelTable, LevelTableError,
     LevelTableReason,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Name of the plugin: in logs and in the checkpoint.
-const NAME: &str = "levels";
+pub(super) const NAME: &str = "levels";
 /// Bits of a mark that hold how long the message waits, in milliseconds; the level lies above them. A longest delay fits.
 const WAIT_BITS: u32 = 48;
 const _: () =

@@ -347,13 +347,13 @@ struct LevelState {
     runs: Vec<RunState>,
 }
 
-#[derive(Serialize, Deserialize, PartialEq, Eq)]
-struct RunState {
-    generation: Generation,
-    duration_ms: u64,
-    from: u64,
-    to: u64,
-    position: u64,
+#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(super) struct RunState {
+    pub(super) generation: Generation,
+    pub(super) duration_ms: u64,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) position: u64,
 }
 
 impl RunState {
@@ -369,7 +369,8 @@ impl RunState {
     }
 }
 
-fn merged(runs: &[Run]) -> Vec<RunState> {
+/// Runs that belong together as one.
+pub(super) fn merged(runs: &[Run]) -> Vec<RunState> {
     let mut merged: Vec<RunState> = Vec::new();
     for run in runs {
         let from = if Mutation::ProgressFromCursor.is_on() { run.stand.cursor } else { run.from };

@@ -803,7 +803,7 @@ impl Job {
 }
 
 /// What a record says of a waiting one, if it is the restored form of one, or its marker.
-fn origin_of(dispatched: &Dispatched<'_>) -> Option<Origin> {
+pub(super) fn origin_of(dispatched: &Dispatched<'_>) -> Option<Origin> {
     let stamp = Stamp::from_field(dispatched.record.prepared_offset());
     let end = stamp.end().filter(|end| *end <= dispatched.position)?;
     let properties = DelayProperties::of(dispatched.record.properties());

@@ -128,6 +128,13 @@ pub trait Directory: Send + Sync {
     /// As the file system gives them.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>>;
 
+    /// Keeps brokers, also Apache's, from taking the lock of the store while it is looked at; nothing is written for that. Where there is no
+    /// lock file nothing is held. `None` if a broker has the lock.
+    ///
+    /// # Errors
+    /// As the file system gives them.
+    fn keep_brokers_out(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>>;
+
     /// How full the file system of the root is.
     ///
     /// # Errors

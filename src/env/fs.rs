@@ -39,6 +39,8 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 #[derive(Debug, Clone)]
 pub struct FsDirectory {
     root: PathBuf,
+    /// Whether nothing below may be changed.
+    read_only: bool,
 }
 
 impl FsDirectory {
@@ -48,9 +50,27 @@ impl FsDirectory {
     /// As the file system gives them.
     pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
         // Absolute, so that changing the working directory later changes nothing here.
-        let directory = Self { root: std::path::absolute(root)? };
+        let directory = Self { root: std::path::absolute(root)?, read_only: false };
         directory.create_folder(Path::new(""))?;
         Ok(directory)
+    }
+
+    /// Opens the folder `root`, which must exist, to look at it: whatever would change something below it is refused with
+    /// `PermissionDenied`, and files are opened for reading alone.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, and others as the file system gives them.
+    pub fn open_read_only(root: impl AsRef<Path>) -> io::Result<Self> {
+        let directory = Self { root: std::path::absolute(root)?, read_only: true };
+        fs::read_dir(&directory.root)?;
+        Ok(directory)
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        if self.read_only {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder was opened for reading only"));
+        }
+        Ok(())
     }
 
     /// The folder it was opened with, as an absolute path.
@@ -99,6 +119,7 @@ impl Directory for FsDirectory {
     }
 
     fn create_folder(&self, folder: &Path) -> io::Result<()> {
+        self.check_writable()?;
         let folder = self.at(folder);
         let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.is_dir()).collect();
         for folder in missing.into_iter().rev() {
@@ -115,6 +136,7 @@ impl Directory for FsDirectory {
     }
 
     fn create(&self, path: &Path, bytes: u64, allocation: Allocation) -> io::Result<Arc<dyn File>> {
+        self.check_writable()?;
         let path = self.at(path);
         let folder = path.parent().unwrap_or(&self.root);
         if allocation == Allocation::Real && statvfs_of(folder).is_ok_and(|space| space.free < bytes) {
@@ -132,7 +154,7 @@ impl Directory for FsDirectory {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(self.at(path))?;
+        let file = fs::OpenOptions::new().read(true).write(!self.read_only).open(self.at(path))?;
         let bytes = file.metadata()?.len();
         Ok(Arc::new(FsFile::new(file, bytes)))
     }
@@ -146,6 +168,7 @@ impl Directory for FsDirectory {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.check_writable()?;
         let path = self.at(path);
         let mut options = fs::OpenOptions::new();
         // Not truncated first: on a full disk the blocks that it has must do.
@@ -165,10 +188,12 @@ impl Directory for FsDirectory {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.check_writable()?;
         fs::rename(self.at(from), self.at(to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.check_writable()?;
         let path = self.at(path);
         let removed = match fs::symlink_metadata(&path) {
             Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
@@ -186,7 +211,13 @@ impl Directory for FsDirectory {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        self.check_writable()?;
         let lock = FsLock::take(&self.at(path))?;
+        Ok(lock.map(|lock| Box::new(lock) as Box<dyn Lock>))
+    }
+
+    fn keep_brokers_out(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        let lock = FsLock::share(&self.at(path))?;
         Ok(lock.map(|lock| Box::new(lock) as Box<dyn Lock>))
     }
 
@@ -400,6 +431,32 @@ impl FsLock {
 }
 
 impl Lock for FsLock {}
+
+impl FsLock {
+    /// A shared lock, which writes nothing. Without a lock file there is no broker, and nothing to hold.
+    fn share(path: &Path) -> io::Result<Option<Self>> {
+        let mut held = ignore_poison(HELD.lock());
+        let inode = match fs::metadata(path) {
+            Ok(metadata) => inode_of(&metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Some(Self { file: None, inode: (0, 0) }));
+            }
+            Err(error) => return Err(error),
+        };
+        // Asked before the file is opened: closing it again would give up the lock that is held.
+        if held.contains(&inode) {
+            return Ok(None);
+        }
+        let file = fs::File::open(path)?;
+        match fcntl_lock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {}
+            Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        held.insert(inode);
+        Ok(Some(Self { file: Some(file), inode }))
+    }
+}
 
 impl Drop for FsLock {
     fn drop(&mut self) {

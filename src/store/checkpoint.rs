@@ -90,6 +90,11 @@ pub(super) struct Derived {
     pub(super) index_files: u64,
 }
 
+impl Derived {
+    /// What no store counts: queues and index are being made anew.
+    pub(super) const UNKNOWN: Self = Self { queues: u64::MAX, entries: 0, index_end: 0, first_entries: 0, index_files: 0 };
+}
+
 /// The record that ends at a checkpoint's position, to tell whether the log is still the one that was meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LastRecord {
@@ -224,6 +229,11 @@ impl CheckpointFiles {
             derived: stored.derived,
             plugins: stored.plugins.into_iter().map(|(name, blob)| (name, blob.0)).collect(),
         })
+    }
+
+    /// Looks at our checkpoint and at the one before it: whether each is there, or what is wrong with it.
+    pub(super) fn inspect(&self) -> [Result<bool, String>; 2] {
+        self.ours.inspect(parse).map(|found| found.map(|stored| stored.is_some()))
     }
 
     /// Writes both checkpoints, ours first; durable on return.

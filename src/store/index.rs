@@ -71,10 +71,10 @@ pub(super) struct Index {
 
 /// Where things lie in a file.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    slots: u32,
+pub(super) struct Shape {
+    pub(super) slots: u32,
     /// The unused entry 0 included.
-    entries: u32,
+    pub(super) entries: u32,
 }
 
 struct IndexFile {
@@ -84,23 +84,23 @@ struct IndexFile {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Header {
-    begin_time: i64,
-    end_time: i64,
-    begin_position: u64,
-    end_position: u64,
-    used_slots: u32,
+pub(super) struct Header {
+    pub(super) begin_time: i64,
+    pub(super) end_time: i64,
+    pub(super) begin_position: u64,
+    pub(super) end_position: u64,
+    pub(super) used_slots: u32,
     /// One more than the entries.
-    count: u32,
+    pub(super) count: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct IndexEntry {
-    key_hash: u32,
-    position: u64,
-    seconds: i32,
+pub(super) struct IndexEntry {
+    pub(super) key_hash: u32,
+    pub(super) position: u64,
+    pub(super) seconds: i32,
     /// The entry before it in its slot, 0 if none.
-    previous: u32,
+    pub(super) previous: u32,
 }
 
 #[derive(Default)]
@@ -368,8 +368,7 @@ impl Index {
         for entry in self.directory.list(&self.folder)? {
             let file_path = self.folder.join(&entry.name);
             let path = self.directory.display(&file_path);
-            let is_name = entry.name.len() == NAME_DIGITS && entry.name.bytes().all(|byte| byte.is_ascii_digit());
-            if entry.kind != EntryKind::File || !is_name {
+            if entry.kind != EntryKind::File || !is_index_name(&entry.name) {
                 warn!(path, "strange entry in the index folder, ignored");
                 continue;
             }
@@ -563,7 +562,7 @@ impl Round {
 }
 
 impl Shape {
-    fn file_bytes(self) -> u64 {
+    pub(super) fn file_bytes(self) -> u64 {
         self.entry_at(self.entries)
     }
 
@@ -589,6 +588,22 @@ impl Shape {
         let mut bytes = [0; ENTRY_BYTES];
         file.read_at(self.entry_at(number), &mut bytes)?;
         Ok(IndexEntry::from_bytes(&bytes))
+    }
+
+    /// Entries from a number on.
+    pub(super) fn read_entries(self, file: &dyn File, number: u32, count: u32) -> io::Result<Vec<IndexEntry>> {
+        let mut bytes = vec![0; count as usize * ENTRY_BYTES];
+        file.read_at(self.entry_at(number), &mut bytes)?;
+        let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
+        Ok(entries.iter().map(IndexEntry::from_bytes).collect())
+    }
+
+    /// All slots.
+    pub(super) fn read_slots(self, file: &dyn File) -> io::Result<Vec<u32>> {
+        let mut bytes = vec![0; self.slots as usize * SLOT_BYTES as usize];
+        file.read_at(self.slot_at(0), &mut bytes)?;
+        let (heads, _) = bytes.as_chunks::<4>();
+        Ok(heads.iter().map(|&head| u32::from_be_bytes(head)).collect())
     }
 
     fn straddles_sector(self, number: u32) -> bool {
@@ -685,7 +700,7 @@ impl Shape {
 }
 
 impl Header {
-    fn read(file: &dyn File) -> io::Result<Self> {
+    pub(super) fn read(file: &dyn File) -> io::Result<Self> {
         let mut bytes = [0; HEADER_BYTES];
         file.read_at(0, &mut bytes)?;
         let (words, _) = bytes.as_chunks::<8>();
@@ -743,8 +758,13 @@ impl IndexEntry {
     }
 }
 
+/// Whether a file of this name can be one of the index.
+pub(super) fn is_index_name(name: &str) -> bool {
+    name.len() == NAME_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The hash of `topic#key`: Java's `String.hashCode`, made positive; 0 where that cannot be.
-fn key_hash(topic: &str, key: &str) -> u32 {
+pub(super) fn key_hash(topic: &str, key: &str) -> u32 {
     let units = topic.encode_utf16().chain("#".encode_utf16()).chain(key.encode_utf16());
     let hash = units.fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
     hash.checked_abs().map_or(0, i32::unsigned_abs)

@@ -23,7 +23,7 @@ use super::{
     health::Health,
     index::Index,
     obstacle::clearing,
-    recovery,
+    recovery::{self, Recovery},
     room::{RECORD_EXTRA_BYTES, Room, is_full},
     scan::{Found, Located, look, next_sound},
 };
@@ -38,9 +38,9 @@ const ROUND_RECORDS_MAX: usize = 4096;
 /// The file whose presence says that the last stop was not a clean one.
 pub(super) const ABORT_FILE: &str = "abort";
 /// The file that is locked while a broker runs on the store.
-const LOCK_FILE: &str = "lock";
+pub(super) const LOCK_FILE: &str = "lock";
 /// Smallest segment: the largest record must fit, and beside it this much for properties, topic and the blank.
-const RECORD_OVERHEAD_BYTES_MAX: u64 = 65_536;
+pub(super) const RECORD_OVERHEAD_BYTES_MAX: u64 = 65_536;
 
 /// Keeps messages: commit log, consume queues, index and the plugins attached to them.
 ///
@@ -100,6 +100,16 @@ impl MessageStore {
     /// # Errors
     /// See [`StoreError`].
     pub fn open(options: StoreOptions, env: Env, plugins: Vec<Arc<dyn Plugin>>) -> Result<Arc<Self>, StoreError> {
+        Self::open_as(options, env, plugins, Recovery::FromCheckpoint)
+    }
+
+    /// As [`MessageStore::open`], with a choice of what recovery trusts.
+    pub(super) fn open_as(
+        options: StoreOptions,
+        env: Env,
+        plugins: Vec<Arc<dyn Plugin>>,
+        from: Recovery,
+    ) -> Result<Arc<Self>, StoreError> {
         check_options(&options)?;
         let directory = &env.directory;
         let io = |action, path: &Path| {
@@ -151,7 +161,7 @@ impl MessageStore {
                 env,
             }
         });
-        recovery::recover(&store)?;
+        recovery::recover(&store, from)?;
         store.room.look(&store);
         Ok(store)
     }

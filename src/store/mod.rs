@@ -2,6 +2,7 @@
 //!
 //! It knows no socket, no async code and no delay: what is above attaches as a [`Plugin`].
 
+mod audit;
 mod checkpoint;
 mod clock;
 mod commit_log;
@@ -28,6 +29,11 @@ mod segment;
 mod state_file;
 pub(crate) mod threads;
 
+pub use audit::{
+    AuditPart, AuditedRecord, DamagedRange, Finding, Findings, Grade, LogSummary, MissingQueue, QueueFiles,
+    QueueSummary, Repaired, RetentionSummary, SET_ASIDE_FOLDER, StoreAudit, TagCode, audit, detect_lengths,
+    keep_brokers_out, repair,
+};
 pub use consume_queue::{QUEUE_ENTRY_BYTES, QueueEntry};
 pub use error::{AppendError, StoreError};
 pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};

@@ -16,11 +16,11 @@
 //!
 //! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0.
 
-use std::{io, path::Path, process, sync::Arc};
+use std::{collections::BTreeMap, io, path::Path, process, sync::Arc};
 
 use super::{
     MessageStore, QueueEntry, StoreError,
-    checkpoint::{Checkpoint, LastRecord},
+    checkpoint::{Checkpoint, Derived, LastRecord},
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
@@ -54,8 +54,17 @@ enum DurableFloor {
     Unknown,
 }
 
+/// Where recovery begins to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recovery {
+    /// At our checkpoint, if it can be believed.
+    FromCheckpoint,
+    /// At the beginning of the log: queues and index are built anew. What our checkpoint says of the log counts all the same.
+    Rebuild,
+}
+
 /// Recovers log, queues, index and plugins, and makes the store ready to append.
-pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
+pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreError> {
     let abort = Path::new(ABORT_FILE);
     let directory = &store.env.directory;
     let unclean = directory.read(abort).unwrap_or(Some(Vec::new())).is_some();
@@ -77,9 +86,13 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let loaded = store.checkpoint_files.load();
     let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
     let mut checkpoint = loaded.filter(|checkpoint| matches_log(store, &segments, checkpoint));
+    let matching = checkpoint.clone();
     // What it says of the log stays true, whatever became of queues, index and plugins.
     let boot_id = store.env.clock.boot_id();
     let durable_to = checkpoint.as_ref().map(|checkpoint| (checkpoint.position, checkpoint.boot_id == boot_id));
+    if from == Recovery::Rebuild {
+        checkpoint = None;
+    }
     if let Some(believed) = &checkpoint
         && !matches_derived(store, believed)?
     {
@@ -99,6 +112,9 @@ pub(super) fn recover(store: &MessageStore) -> Result<(), StoreError> {
     let (from, last) =
         checkpoint.as_ref().map_or((first, None), |checkpoint| (checkpoint.position, checkpoint.last_record));
     if checkpoint.is_none() {
+        if let Some(matching) = matching {
+            disown(store, matching)?;
+        }
         store.dispatcher.queues.rewind(first)?;
         if let Some(index) = &store.dispatcher.index {
             index.clear()?;
@@ -162,6 +178,21 @@ fn finish_deletions(store: &MessageStore) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Takes back what a checkpoint says of queues, index and plugins, before they are made anew. Were the process killed on the way, the next one
+/// would find them as the checkpoint counts them, and take for durable what was never synced. What it says of the log stays.
+fn disown(store: &MessageStore, checkpoint: Checkpoint) -> Result<(), StoreError> {
+    let disowned = Checkpoint { derived: Derived::UNKNOWN, plugins: BTreeMap::new(), ..checkpoint };
+    // Twice, so that the version before says no more.
+    let saved = store.checkpoint_files.save(&disowned).and_then(|()| store.checkpoint_files.save(&disowned));
+    match saved {
+        Err(StoreError::Io { source, .. }) if is_full(&source) => {
+            tracing::error!(error = %source, "cannot take back the checkpoint on a full disk; it must not be killed before the rebuild is done");
+            Ok(())
+        }
+        saved => saved,
+    }
 }
 
 /// Gives the plugins their states; says whether recovery may start from the checkpoint.

@@ -147,6 +147,15 @@ impl StateFile {
         }
     }
 
+    /// Looks at the file and at its `.bak` without using either: what each holds, `None` if it is not there, or what is wrong with it.
+    pub fn inspect<T>(&self, parse: impl Fn(&str) -> Result<T, String>) -> [Result<Option<T>, String>; 2] {
+        [self.path.clone(), self.beside(BACKUP)].map(|path| match self.read(&path, &parse) {
+            Found::Value(value) => Ok(Some(value)),
+            Found::Missing => Ok(None),
+            Found::Bad(reason) => Err(reason),
+        })
+    }
+
     /// Writes the file: aside, synced, the version before renamed to `.bak`, the new one renamed into place, the folder synced.
     ///
     /// Its folder is created if it is missing. What could be read neither from the file nor from its `.bak` is kept as `.bad` and `.bak.bad`, and

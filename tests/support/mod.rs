@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use latermq::{
-    env::{Directory, Env, MemoryDirectory, TestClock},
+    env::{Clock, Directory, Env, MemoryDirectory, TestClock},
     model::{MessageDraft, PhysicalOffset, Properties, QueueId, SysFlag, Timestamp, Topic},
     record::{Record, Records},
     store::{MessageStore, Plugin, PullQuery, PullStatus, StoreError, StoreOptions},
@@ -70,6 +70,11 @@ impl Machine {
             directory: Arc::new(self.disk.clone()),
             fatal: Arc::new(move |reason| fatal.lock().unwrap().push(reason.to_owned())),
         }
+    }
+
+    /// What the wall clock says.
+    pub(crate) fn clock_now(&self) -> Timestamp {
+        Clock::wall(&self.clock)
     }
 
     /// Why the broker would have ended.

@@ -369,6 +369,16 @@ impl Directory for MemoryDirectory {
         Ok(Some(Box::new(lock)))
     }
 
+    fn keep_brokers_out(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        let path = normal(path);
+        let mut machine = self.machine();
+        machine.faults.check_running()?;
+        if !machine.locks.insert(path.clone()) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(MemoryLock { directory: self.clone(), path })))
+    }
+
     fn space(&self) -> io::Result<Space> {
         let machine = self.machine();
         machine.faults.check_running()?;

@@ -23,13 +23,77 @@ fn help_names_every_command_and_the_exit_codes() {
 
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
-    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "demo"] {
+    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "check", "demo"] {
         assert!(text.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{text}");
         let help = latermq(&[command, "--help"]);
         assert_eq!(help.status.code(), Some(0));
         assert!(stdout(&help).contains("Usage:"));
     }
     assert!(text.contains("Exit codes"), "{text}");
+}
+
+/// Scripts trust the exit codes of a check: 2 is damage and nothing else.
+#[test]
+fn a_check_ends_with_zero_for_a_sound_store_one_if_it_could_not_check_and_two_for_damage() {
+    let folder = TempDir::new().unwrap();
+    for archive in ["store-5.3.3", "store-5.3.3-killed"] {
+        let path = format!("{}/tests/fixtures/stores/{archive}.tar.gz", env!("CARGO_MANIFEST_DIR"));
+        let bytes = flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap());
+        tar::Archive::new(bytes).unpack(folder.path()).unwrap();
+        let store = folder.path().join(archive);
+        let store = store.to_str().unwrap();
+        let shape = ["-s", "maxHashSlotNum=500", "-s", "maxIndexNum=400"];
+        let check = |more: &[&str]| latermq(&[&["check", store], &shape[..], more].concat());
+
+        let sound = check(&["-o", "json"]);
+        assert_eq!(sound.status.code(), Some(0), "{}", stderr(&sound));
+        let value: Value = serde_json::from_str(&stdout(&sound)).unwrap();
+        assert_eq!(value["sound"], true);
+        assert_eq!(value["store"]["stoppedCleanly"], archive == "store-5.3.3");
+        assert!(value["store"]["log"]["records"].as_u64().unwrap() > 400);
+        // After a kill, index files of another length may be what a start left that was killed itself.
+        let without_configuration = latermq(&["check", store]).status.code();
+        assert_eq!(without_configuration, Some(if archive == "store-5.3.3" { 1 } else { 0 }));
+
+        let file =
+            std::fs::OpenOptions::new().write(true).open(format!("{store}/commitlog/00000000000000000000")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0x55; 16], 5_000).unwrap();
+        drop(file);
+        let damaged = check(&["--for-apache"]);
+        assert_eq!(damaged.status.code(), Some(2));
+        assert!(stdout(&damaged).contains("DAMAGE  commit log: "), "{}", stdout(&damaged));
+        assert!(stderr(&damaged).contains("the store is damaged"), "{}", stderr(&damaged));
+        assert_eq!(check(&["--repair"]).status.code(), Some(2), "the log itself cannot be repaired");
+    }
+    for arguments in
+        [&["check"][..], &["check", "/nonexistent"], &["check", "--nonsense"], &["check", "/tmp", "-s", "x"]]
+    {
+        assert_eq!(latermq(arguments).status.code(), Some(1), "{arguments:?}");
+    }
+    assert_eq!(latermq(&["check", "--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_check_writes_nothing_and_does_not_run_while_a_broker_has_the_store() {
+    let folder = TempDir::new().unwrap();
+    let (mut broker, _) = Server::start_broker(folder.path(), &[]);
+    let store = folder.path().join("store");
+    let output = latermq(&["check", store.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another broker is running on this store"), "{}", stderr(&output));
+    assert_eq!(broker.stop(), Some(0));
+
+    let modified = |store: &Path| {
+        let entries = std::fs::read_dir(store).unwrap().map(|entry| entry.unwrap());
+        let mut times: Vec<_> =
+            entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().modified().unwrap())).collect();
+        times.sort();
+        times
+    };
+    let before = modified(&store);
+    let output = latermq(&["check", store.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(modified(&store), before);
 }
 
 #[test]

@@ -92,7 +92,8 @@ pub(super) struct Derived {
 
 impl Derived {
     /// What no store counts: queues and index are being made anew.
-    pub(super) const UNKNOWN: Self = Self { queues: u64::MAX, entries: 0, index_end: 0, first_entries: 0, index_files: 0 };
+    pub(super) const UNKNOWN: Self =
+        Self { queues: u64::MAX, entries: 0, index_end: 0, first_entries: 0, index_files: 0 };
 }
 
 /// The record that ends at a checkpoint's position, to tell whether the log is still the one that was meant.

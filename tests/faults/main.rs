@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | [`files`] | every file of its store is damaged, one by one |
 //! | [`kill`] | SIGKILL at random instants, again and again |
+//! | [`pauses`] | SIGSTOP, a second broker, restarts and stops amid much work |
+//! | [`strange`] | files of others, half-made files, a missing segment, a slow start |
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(dead_code, reason = "each module uses its own part of what they share")]
 
@@ -14,4 +16,6 @@ mod files;
 
 mod kill;
 mod ledger;
+mod pauses;
 mod process;
+mod strange;

@@ -71,6 +71,11 @@ impl Ledger {
         sent.queue_offset = Some(queue_offset);
     }
 
+    /// As [`Ledger::acknowledged`], where nobody told the queue offset.
+    pub(crate) fn acknowledged_somewhere(&self, message: &Message) {
+        self.book().sent.get_mut(&place(message)).unwrap().acknowledged = true;
+    }
+
     /// A message is about to be given back by a group. Says whether it was not before.
     pub(crate) fn giving_back(&self, group: &str, key: &str, bytes: usize, level: usize) -> bool {
         let message = Message::new(retry_topic(group).as_str(), 0, level, key).bytes(bytes);

@@ -6,6 +6,7 @@
 //! | [`files`] | every file of its store is damaged, one by one |
 //! | [`kill`] | SIGKILL at random instants, again and again |
 //! | [`pauses`] | SIGSTOP, a second broker, restarts and stops amid much work |
+//! | [`power`] | the power goes: only what was synced is left |
 //! | [`strange`] | files of others, half-made files, a missing segment, a slow start |
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(dead_code, reason = "each module uses its own part of what they share")]
@@ -17,5 +18,6 @@ mod files;
 mod kill;
 mod ledger;
 mod pauses;
+mod power;
 mod process;
 mod strange;

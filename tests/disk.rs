@@ -4,15 +4,20 @@
 
 mod support;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use latermq::{
     delay::{DelayOptions, LevelScheduler, RealQueue, RealTopics},
-    env::{Directory, Operation},
+    env::{Directory, Env, FsDirectory, Operation, TestClock},
     model::{MessageDraft, PhysicalOffset, QueueId},
-    store::{AppendError, FigureValue, MessageStore},
+    store::{AppendError, FigureValue, MessageStore, PullQuery, Pulled},
 };
-use support::{Machine, SEGMENT_BYTES, bodies, dispatch_all, message};
+use support::{Machine, SEGMENT_BYTES, START, bodies, dispatch_all, message};
 
 /// A running core on a machine.
 struct Core {
@@ -281,4 +286,134 @@ fn old_segments_go_on_a_full_disk_on_which_no_checkpoint_can_be_written_anew() {
     assert!(core.store.log_range().0 > first);
     core.machine.clock.advance(Duration::from_secs(1));
     core.store.append(message("bills", 0, "again", 10)).unwrap();
+}
+
+// Real files that someone else cuts.
+
+/// A running core on real files.
+struct Real {
+    folder: tempfile::TempDir,
+    clock: TestClock,
+    fatal: Arc<Mutex<Vec<String>>>,
+    store: Arc<MessageStore>,
+    scheduler: Arc<LevelScheduler>,
+}
+
+impl Real {
+    fn new() -> Self {
+        Self::on(tempfile::tempdir().unwrap(), TestClock::new(START))
+    }
+
+    fn on(folder: tempfile::TempDir, clock: TestClock) -> Self {
+        let fatal = Arc::new(Mutex::new(Vec::new()));
+        let told = fatal.clone();
+        let env = Env {
+            clock: Arc::new(clock.clone()),
+            directory: Arc::new(FsDirectory::open(folder.path()).unwrap()),
+            fatal: Arc::new(move |reason| told.lock().unwrap().push(reason.to_owned())),
+        };
+        let options = DelayOptions { levels: "10s 1m".parse().unwrap(), ..DelayOptions::default() };
+        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic)));
+        let store = MessageStore::open(support::options(), env, vec![scheduler.clone()]).unwrap();
+        Self { folder, clock, fatal, store, scheduler }
+    }
+
+    /// As after kill -9.
+    fn reopen(self) -> Self {
+        let Self { folder, clock, fatal: _, store, scheduler } = self;
+        drop(scheduler);
+        drop(store);
+        Self::on(folder, clock)
+    }
+
+    fn segment(&self, number: u64) -> PathBuf {
+        self.folder.path().join(format!("commitlog/{:020}", number * SEGMENT_BYTES))
+    }
+
+    fn cut(&self, number: u64, bytes: u64) {
+        fs::OpenOptions::new().write(true).open(self.segment(number)).unwrap().set_len(bytes).unwrap();
+    }
+
+    fn work(&self) {
+        for _ in 0..50 {
+            self.store.sync_once().unwrap();
+            dispatch_all(&self.store);
+            self.scheduler.tick(self.store.now());
+        }
+    }
+
+    fn pull(&self, topic: &str, offset: i64) -> Pulled {
+        let query = PullQuery { topic, queue_id: QueueId(0), offset, count_max: 32, bytes_max: 1 << 20 };
+        self.store.pull(&query, &|_| true)
+    }
+}
+
+#[test]
+fn b108_what_lies_in_a_file_that_is_cut_is_a_failed_read_and_arrives_once_the_file_is_whole_again() {
+    let real = Real::new();
+    for n in 0..20 {
+        real.store.append(delayed(&format!("m{n}"), 1_500)).unwrap();
+        real.store.append(message("bills", 0, &format!("bill{n}"), 1_500)).unwrap();
+    }
+    while real.store.log_range().1.0 < 2 * SEGMENT_BYTES {
+        real.store.append(message("later", 0, "later", 1_500)).unwrap();
+    }
+    real.work();
+    // Mapped, and verified.
+    let held = real.pull("bills", 0);
+    assert!(held.count > 10 && held.are_sound());
+    let whole = fs::read(real.segment(0)).unwrap();
+
+    real.cut(0, 0);
+    real.clock.advance(Duration::from_secs(10));
+    real.work();
+    let failed = real.pull("bills", 0);
+    let others = real.pull("later", 20);
+
+    let reason = failed.failure.expect("it cannot be read");
+    assert!(reason.contains("commitlog/00000000000000000000"), "{reason}");
+    assert_eq!((failed.count, failed.next_offset), (0, 0));
+    assert!(!held.are_sound(), "nobody may be sent what was found before");
+    assert!(others.count > 10 && others.are_sound());
+    assert_eq!(arrived(&real.store), [""; 0]);
+    fs::write(real.segment(0), whole).unwrap();
+    for _ in 0..20 {
+        real.clock.advance(Duration::from_secs(1));
+        real.work();
+    }
+    let mut all = arrived(&real.store);
+    // What could not be read for a while does not hold up the others of its level.
+    all.sort_by_key(|name| name[1..].parse::<u32>().unwrap());
+    assert_eq!(all, names(20));
+    assert_eq!(real.pull("bills", 0).records.len(), held.records.len());
+    assert_eq!(*real.fatal.lock().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_segment_cut_under_the_append_stops_the_store_before_anything_lost_is_called_durable() {
+    let real = Real::new();
+    for n in 0..10 {
+        real.store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap();
+    }
+    real.work();
+    let durable = real.store.durable();
+    real.cut(0, 8_192);
+
+    let appended = real.store.append(message("orders", 0, "m10", 1_500)).unwrap();
+    let told = Arc::new(Mutex::new(None));
+    let answer = told.clone();
+    real.store.when_durable(appended.end, Box::new(move |outcome| *answer.lock().unwrap() = Some(outcome.is_ok())));
+    real.store.sync_once().unwrap_err();
+
+    let reasons = real.fatal.lock().unwrap().clone();
+    assert!(reasons.len() == 1 && reasons[0].contains("someone else cut the file"), "{reasons:?}");
+    assert_eq!(*told.lock().unwrap(), Some(false));
+    assert_eq!(real.store.durable(), durable);
+    real.store.append(message("orders", 0, "no", 10)).unwrap_err();
+    let real = real.reopen();
+    let left: Vec<_> = arrived(&real.store);
+    assert_eq!(left[..4], names(4), "what lies before the cut is there");
+    real.store.append(message("orders", 0, "next", 10)).unwrap();
+    real.work();
+    assert_eq!(arrived(&real.store).last().unwrap(), "next");
 }

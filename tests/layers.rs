@@ -75,7 +75,7 @@ fn unsafe_code_lies_in_one_file() {
         .map(|source| source.path)
         .collect();
 
-    assert!(unsafe_files.iter().all(|path| path.ends_with("env/fs.rs")), "{unsafe_files:?}");
+    assert!(unsafe_files.iter().all(|path| path.ends_with("env/fs_map.rs")), "{unsafe_files:?}");
 }
 
 #[test]

@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Broker, Subscription, blocking::blocking, failure::Failure, perm, pull_hold::Wait, topics::unknown};
 use crate::{
+    env::Soundness,
     model::{QueueId, Topic},
     protocol::{
-        Command, ResponseCode,
+        Body, Command, ResponseCode,
         header::{PullHeader, PullReplyHeader, pull_flag},
     },
     remoting::Responder,
@@ -248,6 +249,10 @@ fn finds_nothing_yet(pull: &Pull, pulled: &Pulled) -> bool {
 }
 
 fn answer(pull: &Pull, pulled: Pulled, responder: Responder) {
+    if let Some(reason) = &pulled.failure {
+        // The client tries again after a pause; what was found before is not passed over.
+        return responder.fail(ResponseCode::SYSTEM_ERROR, format!("the next message cannot be read now: {reason}"));
+    }
     let code = response_code(pull, &pulled);
     let QueueRange { min, max } = pulled.range;
     let header = PullReplyHeader {
@@ -259,7 +264,9 @@ fn answer(pull: &Pull, pulled: Pulled, responder: Responder) {
     };
     let mut response = Command::response(code).with_remark(status_name(pulled.status)).with_ext(header.encode());
     if code == ResponseCode::SUCCESS {
-        response = response.with_body(pulled.records);
+        let soundness = pulled.soundness;
+        let guard = Arc::new(move || soundness.iter().all(Soundness::holds));
+        response = response.with_body(Body::from(pulled.records).guarded(guard));
     }
     responder.reply(response);
 }

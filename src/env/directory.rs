@@ -8,7 +8,15 @@
 //!
 //! Paths are relative to the root the directory was opened with; an absolute path is taken as it is.
 
-use std::{io, ops::Range, path::Path, sync::Arc};
+use std::{
+    io,
+    ops::Range,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
 
@@ -58,6 +66,23 @@ impl Space {
     /// The used part in percent, rounded up, as RocketMQ counts it.
     pub fn used_percent(self) -> u64 {
         if self.total == 0 { 0 } else { (self.total.saturating_sub(self.free) * 100).div_ceil(self.total) }
+    }
+}
+
+/// Whether what was sliced from a file can be believed: see [`File::soundness`].
+#[derive(Debug, Clone, Default)]
+pub struct Soundness(Option<(Arc<AtomicU64>, u64)>);
+
+impl Soundness {
+    /// Holds until `faults` grows.
+    pub(super) fn of(faults: Arc<AtomicU64>) -> Self {
+        let seen = faults.load(Ordering::SeqCst);
+        Self(Some((faults, seen)))
+    }
+
+    /// Whether all that was read from slices of the file since can be believed.
+    pub fn holds(&self) -> bool {
+        self.0.as_ref().is_none_or(|(faults, seen)| faults.load(Ordering::SeqCst) == *seen)
     }
 }
 
@@ -176,9 +201,17 @@ pub trait File: Send + Sync {
     /// A finished range, without copying where the file is mapped. The bytes stay valid after the file is removed or closed, and must
     /// never be written again while they are held.
     ///
+    /// They may be zeros where the disk could not be read: [`File::soundness`], taken before, tells afterwards.
+    ///
     /// # Errors
     /// `UnexpectedEof` beyond the end, and others as the file system gives them.
     fn slice(&self, position: u64, bytes: usize) -> io::Result<Bytes>;
+
+    /// Tells, after slices were read, whether a page of the file could not be read meanwhile and shows zeros instead. Taken before the slice;
+    /// asked after the last byte was looked at or copied, and before anything is done with it.
+    fn soundness(&self) -> Soundness {
+        Soundness::default()
+    }
 
     /// Makes a range zero without changing the length (`FALLOC_FL_ZERO_RANGE` where there is one). Needs no space: where its blocks cannot be
     /// reserved, the range has none.
@@ -196,7 +229,7 @@ pub trait File: Send + Sync {
     /// Makes the bytes durable. After an error they may be lost for good: the caller must not go on as if a later sync could save them.
     ///
     /// # Errors
-    /// As the file system gives them.
+    /// As the file system gives them; `UnexpectedEof` if someone else has made the file shorter, so that bytes are lost.
     fn sync(&self) -> io::Result<()>;
 
     /// Says that a range will be read soon. A hint, nothing more.

@@ -3,9 +3,7 @@
 //! Files are written with `pwrite` and read with `pread` or through one read-only map each, made at the first [`File::slice`]. Nothing is
 //! ever written through a map, so running out of space is an error of a write, not a signal.
 //!
-//! This is the only file of the crate with unsafe code: making that map. What makes it sound is said there.
-
-#![allow(unsafe_code)]
+//! What becomes of a page that cannot be read is said in `fs_map`.
 
 use std::{
     collections::BTreeSet,
@@ -14,21 +12,23 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{
-        Arc, LockResult, Mutex, OnceLock, PoisonError,
+        Arc, LockResult, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::UNIX_EPOCH,
 };
 
 use bytes::Bytes;
-use memmap2::Mmap;
 use rustix::{
     fs::{Advice, FallocateFlags, FlockOperation, fadvise, fallocate, fcntl_lock, statvfs},
     io::{Errno, retry_on_intr},
 };
 use tracing::warn;
 
-use super::{Allocation, Directory, Entry, EntryKind, File, Lock, Space};
+use super::{
+    Allocation, Directory, Entry, EntryKind, File, Lock, Soundness, Space,
+    fs_map::{self, Faults},
+};
 
 /// What the lock file holds, as in Apache RocketMQ.
 const LOCK_TEXT: &[u8] = b"lock";
@@ -275,37 +275,45 @@ fn write_zeros(file: &fs::File, range: Range<u64>) -> io::Result<()> {
 
 /// An open file and, once something was sliced, its map.
 ///
-/// The lock is held while the map is made and while the length changes, so that no map is ever shorter or longer than its file.
+/// The lock of the map is held while it is made and while the length changes, so that no map is ever shorter or longer than its file.
 struct FsFile {
     file: fs::File,
     bytes: AtomicU64,
-    map: OnceLock<Bytes>,
-    sizing: Mutex<()>,
+    map: RwLock<Option<Mapped>>,
+    faults: Faults,
+}
+
+/// A map of a whole file.
+struct Mapped {
+    bytes: Bytes,
+    /// Of the file, when it was mapped: once there are more, it is mapped anew.
+    faults: u64,
 }
 
 impl FsFile {
     fn new(file: fs::File, bytes: u64) -> Self {
-        Self { file, bytes: AtomicU64::new(bytes), map: OnceLock::new(), sizing: Mutex::new(()) }
+        Self { file, bytes: AtomicU64::new(bytes), map: RwLock::default(), faults: Faults::default() }
     }
 
-    /// The whole file, mapped.
-    fn map(&self) -> io::Result<&Bytes> {
-        if let Some(map) = self.map.get() {
-            return Ok(map);
+    /// The whole file, mapped; `None` if there are too many maps.
+    fn map(&self) -> io::Result<Option<Bytes>> {
+        let sound = |mapped: &Option<Mapped>| {
+            // One that was made while the file was too short is of no use once it is whole again.
+            let is_sound =
+                |mapped: &&Mapped| mapped.faults == self.faults.count() && mapped.bytes.len() as u64 >= self.bytes();
+            mapped.as_ref().filter(is_sound).map(|mapped| mapped.bytes.clone())
+        };
+        if let Some(bytes) = sound(&self.map.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(Some(bytes));
         }
-        let _sizing = ignore_poison(self.sizing.lock());
-        if let Some(map) = self.map.get() {
-            return Ok(map);
+        let mut mapped = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = sound(&mapped) {
+            return Ok(Some(bytes));
         }
-        // SAFETY: a map is sound as long as nobody sees its bytes change and none of its pages goes away.
-        // - Bytes change only by `write_at` and `zero`. Their contract (see `File`) is that a range is sliced only after it was finished
-        //   and is never written again while the slice is held; the store upholds it by publishing the end of what is written. Other
-        //   processes are kept out by the lock of the store.
-        // - Pages go away only if the file gets shorter. `set_bytes` refuses once there is a map, and nothing else in the crate changes
-        //   the length of a file; a removed file keeps its pages until the map is dropped.
-        // - The map is handed out only as slices of a `Bytes` that owns it, so it outlives every slice.
-        let map = unsafe { Mmap::map(&self.file)? };
-        Ok(self.map.get_or_init(|| Bytes::from_owner(map)))
+        let faults = self.faults.count();
+        let bytes = fs_map::map(&self.file, &self.faults)?;
+        *mapped = bytes.clone().map(|bytes| Mapped { bytes, faults });
+        Ok(bytes)
     }
 }
 
@@ -331,12 +339,15 @@ impl File for FsFile {
         if bytes == 0 {
             return Ok(Bytes::new());
         }
-        let map = self.map()?;
-        // The map may be shorter than the file says only if someone else cut it.
-        if end > map.len() as u64 {
-            Err(io::ErrorKind::UnexpectedEof.into())
-        } else {
-            Ok(map.slice(start..start + bytes))
+        match self.map()? {
+            // The map may be shorter than the file says only if someone else cut it.
+            Some(map) if end > map.len() as u64 => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(map) => Ok(map.slice(start..start + bytes)),
+            None => {
+                let mut copy = vec![0; bytes];
+                self.read_at(position, &mut copy)?;
+                Ok(copy.into())
+            }
         }
     }
 
@@ -360,8 +371,8 @@ impl File for FsFile {
     }
 
     fn set_bytes(&self, bytes: u64, allocation: Allocation) -> io::Result<()> {
-        let _sizing = ignore_poison(self.sizing.lock());
-        if self.map.get().is_some() {
+        let map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.is_some() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the length of a mapped file cannot change"));
         }
         extend(&self.file, self.bytes(), bytes, allocation)?;
@@ -370,7 +381,17 @@ impl File for FsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data()?;
+        let (wanted, found) = (self.bytes(), self.file.metadata()?.len());
+        if found < wanted {
+            let reason = format!("someone else cut the file to {found} bytes, it had {wanted}");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+        }
+        Ok(())
+    }
+
+    fn soundness(&self) -> Soundness {
+        self.faults.soundness()
     }
 
     fn will_need(&self, range: Range<u64>) {

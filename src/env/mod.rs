@@ -1,4 +1,4 @@
-//! The only doors outside: clocks, the directory and its files. All unsafe code of the crate is in `fs.rs`.
+//! The only doors outside: clocks, the directory and its files. All unsafe code of the crate is in `fs_map.rs`.
 //!
 //! Everything above takes an [`Env`], so that a test can move time instead of sleeping and can lose what was not synced.
 
@@ -7,6 +7,7 @@ mod clock_system;
 mod clock_test;
 mod directory;
 mod fs;
+mod fs_map;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ use std::{fmt, sync::Arc};
 pub use clock::{BootId, Clock};
 pub use clock_system::SystemClock;
 pub use clock_test::TestClock;
-pub use directory::{Allocation, Directory, Entry, EntryKind, File, Lock, Space};
+pub use directory::{Allocation, Directory, Entry, EntryKind, File, Lock, Soundness, Space};
 pub use fs::FsDirectory;
 pub use memory::{MemoryDirectory, Operation};
 

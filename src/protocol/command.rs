@@ -1,5 +1,7 @@
 //! The remoting command: one request or one response.
 
+use std::{fmt, sync::Arc};
+
 use bytes::Bytes;
 
 use super::ext::ExtFields;
@@ -119,8 +121,11 @@ impl Command {
 /// The body of a command: any number of byte slices, sent back to back without being joined.
 ///
 /// A pull reply is many slices of the mapped log.
-#[derive(Debug, Clone, Default)]
-pub struct Body(Slices);
+#[derive(Clone, Default)]
+pub struct Body(Slices, Option<Guard>);
+
+/// Tells whether slices can still be believed: asked before they are written out, and after.
+pub type Guard = Arc<dyn Fn() -> bool + Send + Sync>;
 
 #[derive(Debug, Clone, Default)]
 enum Slices {
@@ -132,7 +137,19 @@ enum Slices {
 
 impl Body {
     /// No body.
-    pub const EMPTY: Body = Body(Slices::None);
+    pub const EMPTY: Body = Body(Slices::None, None);
+
+    /// The same slices, which may cease to be what they are: once `guard` says no, they must not be written out.
+    #[must_use]
+    pub fn guarded(mut self, guard: Guard) -> Self {
+        self.1 = Some(guard);
+        self
+    }
+
+    /// Who tells whether the slices can be believed, if that is a question.
+    pub fn guard(&self) -> Option<&Guard> {
+        self.1.as_ref()
+    }
 
     /// Length of all slices together, in bytes.
     pub fn len(&self) -> usize {
@@ -173,6 +190,12 @@ impl Body {
     }
 }
 
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Body").field(&self.0).finish()
+    }
+}
+
 impl PartialEq for Body {
     fn eq(&self, other: &Body) -> bool {
         self.to_bytes() == other.to_bytes()
@@ -181,13 +204,13 @@ impl PartialEq for Body {
 
 impl From<Bytes> for Body {
     fn from(slice: Bytes) -> Self {
-        Body(if slice.is_empty() { Slices::None } else { Slices::One(slice) })
+        Body(if slice.is_empty() { Slices::None } else { Slices::One(slice) }, None)
     }
 }
 
 impl From<Vec<Bytes>> for Body {
     fn from(slices: Vec<Bytes>) -> Self {
-        Body(Slices::Many(slices))
+        Body(Slices::Many(slices), None)
     }
 }
 

@@ -16,7 +16,7 @@ mod language;
 mod text;
 
 pub use codes::{RequestCode, ResponseCode};
-pub use command::{Body, Command, Encoding, VERSION};
+pub use command::{Body, Command, Encoding, Guard, VERSION};
 pub use ext::{EXT_FIELDS_MAX, ExtFields, ExtValue, HeaderError};
 pub use frame::{FRAME_BYTES_MAX, FrameError};
 pub use language::Language;

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
 
-use crate::protocol::{Command, FrameError, frame};
+use crate::protocol::{Command, FrameError, Guard, frame};
 
 /// Bodies up to this size are copied behind their header; a slice of their own would cost more.
 const COPIED_BODY_BYTES: usize = 512;
@@ -14,12 +14,27 @@ const COPIED_BODY_BYTES: usize = 512;
 const SLICES_PER_WRITE: usize = 64;
 
 /// Encoded frames in the order they go out: headers and small bodies share buffers, larger bodies are slices of where they lie.
+///
+/// A body with a guard is written only as long as that says yes. If it does not, the connection ends, and the peer asks again over another.
 #[derive(Default)]
 pub(super) struct Output {
-    slices: VecDeque<Bytes>,
+    slices: VecDeque<Slice>,
+    /// A body that was copied is not what it should be.
+    is_broken: bool,
     /// Comes after all `slices`.
     open: BytesMut,
     bytes: usize,
+}
+
+struct Slice {
+    bytes: Bytes,
+    guard: Option<Guard>,
+}
+
+impl Slice {
+    fn is_sound(&self) -> bool {
+        self.guard.as_ref().is_none_or(|guard| guard())
+    }
 }
 
 impl Output {
@@ -40,16 +55,19 @@ impl Output {
             for slice in command.body.slices() {
                 self.open.extend_from_slice(slice);
             }
+            self.is_broken |= command.body.guard().is_some_and(|guard| !guard());
         } else {
             self.seal();
-            self.slices.extend(command.body.into_slices().filter(|slice| !slice.is_empty()));
+            let guard = command.body.guard().cloned();
+            let slices = command.body.into_slices().filter(|slice| !slice.is_empty());
+            self.slices.extend(slices.map(|bytes| Slice { bytes, guard: guard.clone() }));
         }
         Ok(())
     }
 
     fn seal(&mut self) {
         if !self.open.is_empty() {
-            self.slices.push_back(self.open.split().freeze());
+            self.slices.push_back(Slice { bytes: self.open.split().freeze(), guard: None });
         }
     }
 
@@ -61,12 +79,15 @@ impl Output {
         self.seal();
         let mut total = 0;
         while !self.slices.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
             let count = self.slices.len().min(SLICES_PER_WRITE);
+            self.check(count)?;
+            let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
             for (io, slice) in slices.iter_mut().zip(&self.slices) {
-                *io = IoSlice::new(slice);
+                *io = IoSlice::new(&slice.bytes);
             }
-            match stream.try_write_vectored(&slices[..count]) {
+            let written = stream.try_write_vectored(&slices[..count]);
+            self.check(count)?;
+            match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     total += written;
@@ -80,14 +101,22 @@ impl Output {
         Ok(total)
     }
 
+    /// Whether the next slices are what they should be.
+    fn check(&self, count: usize) -> io::Result<()> {
+        if self.is_broken || !self.slices.iter().take(count).all(Slice::is_sound) {
+            return Err(io::Error::other("the messages of an answer cannot be read any more"));
+        }
+        Ok(())
+    }
+
     fn advance(&mut self, mut written: usize) {
         self.bytes -= written;
         while let Some(first) = self.slices.front_mut() {
-            if written < first.len() {
-                first.advance(written);
+            if written < first.bytes.len() {
+                first.bytes.advance(written);
                 return;
             }
-            written -= first.len();
+            written -= first.bytes.len();
             self.slices.pop_front();
         }
     }

@@ -198,10 +198,9 @@ impl CommitLog {
         position.0.is_multiple_of(self.segment_bytes)
     }
 
-    /// Finished bytes of the log, which must lie in one segment below [`CommitLog::written`].
-    pub(super) fn read(&self, position: PhysicalOffset, bytes: usize) -> io::Result<Bytes> {
-        let segment = self.segment_at(position).ok_or(io::ErrorKind::NotFound)?;
-        segment.slice(position, bytes)
+    /// Shows finished bytes of the log, which must lie in one segment below [`CommitLog::written`], see [`Segment::read`].
+    pub(super) fn read<T>(&self, position: PhysicalOffset, bytes: usize, look: impl Fn(&[u8]) -> T) -> io::Result<T> {
+        self.segment_at(position).ok_or(io::ErrorKind::NotFound)?.read(position, bytes, look)
     }
 
     /// The record that begins at `position` and ends before `limit`: `None` if none does, or if it is damaged.
@@ -211,12 +210,13 @@ impl CommitLog {
         if left < BLANK_BYTES_MIN {
             return Ok(None);
         }
-        let Frame::Record { bytes } = kind(&segment.slice(position, BLANK_BYTES_MIN)?) else { return Ok(None) };
+        let Frame::Record { bytes } = segment.read(position, BLANK_BYTES_MIN, kind)? else { return Ok(None) };
         let bytes = bytes as usize;
         if bytes > left {
             return Ok(None);
         }
-        let record = Record::parse(&segment.slice(position, bytes)?).ok();
+        // A copy: it stays what was verified, whatever becomes of the file.
+        let record = Record::parse(&segment.read(position, bytes, Bytes::copy_from_slice)?).ok();
         Ok(record.filter(|record| record.view().physical_offset() == position && record.view().body_is_sound()))
     }
 

@@ -450,8 +450,9 @@ impl MessageStore {
             return Ok(next < limit);
         };
         let visible = usize::try_from(limit.min(segment.end()).since(from)).unwrap_or(usize::MAX);
-        let bytes: Bytes =
-            segment.slice(from, visible).map_err(|source| self.io_error("read", &segment.path, source))?;
+        let failed = |source| self.io_error("read", &segment.path, source);
+        let sight = segment.sight(from, visible).map_err(failed)?;
+        let bytes: &Bytes = &sight.bytes;
 
         let mut records: Vec<Located<'_>> = Vec::new();
         let mut at = 0;
@@ -465,11 +466,13 @@ impl MessageStore {
                 Found::SegmentEnd => at = visible,
                 Found::Bad => {
                     let skipped = next_sound(&bytes[at..], position).unwrap_or(visible - at);
+                    sight.check().map_err(failed)?;
                     self.report_damage(position, position.plus(skipped as u64), "is damaged");
                     at += skipped;
                 }
             }
         }
+        sight.check().map_err(failed)?;
         self.dispatcher.round(&records, false);
         if let Some(last) = records.last() {
             dispatching.last = Some(last_record(last));

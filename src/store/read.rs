@@ -1,11 +1,12 @@
 //! Reading: pulls from a queue, searches by time, queries by key.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, io};
 
 use bytes::Bytes;
 
 use super::{MessageStore, QueueEntry, commit_log::CommitLog, consume_queue::ConsumeQueue};
 use crate::{
+    env::Soundness,
     model::{PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic, names},
     record::{Record, RecordView},
 };
@@ -73,6 +74,17 @@ pub struct Pulled {
     pub records: Vec<Bytes>,
     /// How many records.
     pub count: usize,
+    /// Whether the records can still be believed, asked before they are written out and after: see [`Pulled::are_sound`].
+    pub soundness: Vec<Soundness>,
+    /// Why nothing was found though there is something: it cannot be read now. A later try may succeed.
+    pub failure: Option<String>,
+}
+
+impl Pulled {
+    /// Whether the records still are what was verified: a page of the log may turn out unreadable while they wait to be written out.
+    pub fn are_sound(&self) -> bool {
+        self.soundness.iter().all(Soundness::holds)
+    }
 }
 
 /// What a query by key found.
@@ -102,7 +114,15 @@ impl MessageStore {
         let queue = self.dispatcher.queues.get(query.topic, query.queue_id);
         let range = queue.as_ref().map_or(QueueRange::default(), |queue| queue.range());
         let (min, max) = (signed(range.min), signed(range.max));
-        let nothing = |status, next_offset| Pulled { status, next_offset, range, records: Vec::new(), count: 0 };
+        let nothing = |status, next_offset| Pulled {
+            status,
+            next_offset,
+            range,
+            records: Vec::new(),
+            count: 0,
+            soundness: Vec::new(),
+            failure: None,
+        };
         let Some(queue) = queue else { return nothing(PullStatus::NoMatchedLogicQueue, 0) };
         match query.offset {
             _ if max == 0 => nothing(PullStatus::NoMessageInQueue, 0),
@@ -125,6 +145,7 @@ impl MessageStore {
         let from = QueueOffset(u64::try_from(query.offset).unwrap_or(0));
         let mut chosen = Chosen::default();
         let mut gone = false;
+        let mut failure = None;
         let mut at = from;
         'scan: while at < range.max
             && at.0 - from.0 < SCAN_ENTRIES_MAX.max(count_max) as u64
@@ -143,24 +164,34 @@ impl MessageStore {
                 if entry.is_blank() || !wants(entry.tag_code) {
                     continue;
                 }
-                if self.is_readable(&entry) {
-                    chosen.add(&self.log, &entry);
-                } else {
-                    gone = true;
+                match self.readable_sight(&entry) {
+                    Ok(Some(soundness)) => chosen.add(&self.log, QueueOffset(at.0 - 1), &entry, soundness),
+                    Ok(None) => gone = true,
+                    Err(error) => {
+                        // What cannot be read now is not passed over: a later pull may find it.
+                        at = QueueOffset(at.0 - 1);
+                        let (topic, queue_id) = (query.topic, query.queue_id.0);
+                        tracing::error!(topic, queue_id, queue_offset = at.0, %error, "cannot read a message");
+                        failure = Some(error.to_string());
+                        break 'scan;
+                    }
                 }
             }
         }
 
         let mut records = Vec::with_capacity(chosen.runs.len());
-        let mut count = 0;
-        for (position, bytes, run_count) in chosen.runs {
-            match self.log.read(position, bytes) {
-                Ok(slice) => {
+        let (mut count, mut soundness) = (0, Vec::new());
+        for run in chosen.runs {
+            match self.slice_of(&run) {
+                Ok((slice, holds)) => {
                     records.push(slice);
-                    count += run_count;
+                    count += run.count;
+                    soundness.extend(holds);
                 }
                 Err(error) => {
-                    tracing::error!(physical_offset = position.0, bytes, %error, "cannot read the commit log");
+                    at = run.from;
+                    failure = Some(error.to_string());
+                    break;
                 }
             }
         }
@@ -169,19 +200,40 @@ impl MessageStore {
             (0, false) => PullStatus::NoMatchedMessage,
             _ => PullStatus::Found,
         };
-        Pulled { status, next_offset: signed(at), range, records, count }
+        let failure = failure.filter(|_| count == 0 && at == from);
+        Pulled { status, next_offset: signed(at), range, records, count, soundness, failure }
     }
 
-    /// Whether a sound record of the entry's length begins where the entry says. A client would drop all that follows a damaged one.
-    fn is_readable(&self, entry: &QueueEntry) -> bool {
-        entry.end() <= self.readable()
-            && self.log.read(entry.position, entry.bytes as usize).is_ok_and(|bytes| {
-                RecordView::parse(&bytes).is_ok_and(|record| {
-                    record.total_bytes() == entry.bytes
-                        && record.physical_offset() == entry.position
-                        && record.body_is_sound()
-                })
+    /// Whether a sound record of the entry's length begins where the entry says: what it takes to believe it later. A client would drop all that
+    /// follows a damaged one.
+    fn readable_sight(&self, entry: &QueueEntry) -> io::Result<Option<Soundness>> {
+        if entry.end() > self.readable() {
+            return Ok(None);
+        }
+        let Some(segment) = self.log.segment_at(entry.position) else { return Ok(None) };
+        if entry.end() > segment.end() {
+            return Ok(None);
+        }
+        let soundness = segment.file.soundness();
+        let is_readable = segment.read(entry.position, entry.bytes as usize, |bytes| {
+            RecordView::parse(bytes).is_ok_and(|record| {
+                record.total_bytes() == entry.bytes
+                    && record.physical_offset() == entry.position
+                    && record.body_is_sound()
             })
+        })?;
+        Ok(is_readable.then_some(soundness))
+    }
+
+    /// The bytes of verified records: as they are mapped, or a copy if that does not hold any more.
+    fn slice_of(&self, run: &Run) -> io::Result<(Bytes, Option<Soundness>)> {
+        let segment = self.log.segment_at(run.position).ok_or(io::ErrorKind::NotFound)?;
+        let sight = segment.sight(run.position, run.bytes)?;
+        if run.soundness.holds() {
+            Ok((sight.bytes, Some(run.soundness.clone())))
+        } else {
+            Ok((segment.copy(run.position, run.bytes)?, None))
+        }
     }
 
     /// The offsets of a queue; `None` if there is no such queue.
@@ -221,7 +273,7 @@ impl MessageStore {
         queue_id: QueueId,
         from: QueueOffset,
         count_max: usize,
-    ) -> std::io::Result<Vec<QueueEntry>> {
+    ) -> io::Result<Vec<QueueEntry>> {
         self.dispatcher.queues.get(topic, queue_id).map_or(Ok(Vec::new()), |queue| queue.read(from, count_max))
     }
 
@@ -274,8 +326,8 @@ impl MessageStore {
         if entry.end() > self.readable() {
             return None;
         }
-        let bytes = self.log.read(entry.position, entry.bytes as usize).ok()?;
-        RecordView::parse(&bytes).ok().map(RecordView::stored_at)
+        let stored_at = |bytes: &[u8]| RecordView::parse(bytes).ok().map(RecordView::stored_at);
+        self.log.read(entry.position, entry.bytes as usize, stored_at).ok()?
     }
 
     /// The record that begins at `position`, checked; `None` if none does.
@@ -290,7 +342,7 @@ impl MessageStore {
     ///
     /// # Errors
     /// As the directory gives them: a later try may succeed.
-    pub fn try_record_at(&self, position: PhysicalOffset) -> std::io::Result<Option<Record>> {
+    pub fn try_record_at(&self, position: PhysicalOffset) -> io::Result<Option<Record>> {
         self.log.record_at(position, self.readable())
     }
 
@@ -329,26 +381,36 @@ impl MessageStore {
 /// The entries of an answer.
 #[derive(Default)]
 struct Chosen {
-    /// Runs of neighbours in the log: where each begins, its bytes and its records.
-    runs: Vec<(PhysicalOffset, usize, usize)>,
+    runs: Vec<Run>,
     count: usize,
     bytes: usize,
 }
 
+/// Neighbours in the log.
+struct Run {
+    /// Queue offset of the first.
+    from: QueueOffset,
+    position: PhysicalOffset,
+    bytes: usize,
+    count: usize,
+    /// Taken before the first was verified.
+    soundness: Soundness,
+}
+
 impl Chosen {
-    fn add(&mut self, log: &CommitLog, entry: &QueueEntry) {
+    fn add(&mut self, log: &CommitLog, at: QueueOffset, entry: &QueueEntry, soundness: Soundness) {
         let bytes = entry.bytes as usize;
         self.count += 1;
         self.bytes += bytes;
         match self.runs.last_mut() {
             // A segment's first record follows a blank, so that no run crosses a border.
-            Some((start, run_bytes, run_count))
-                if start.plus(*run_bytes as u64) == entry.position && !log.starts_segment(entry.position) =>
+            Some(run)
+                if run.position.plus(run.bytes as u64) == entry.position && !log.starts_segment(entry.position) =>
             {
-                *run_bytes += bytes;
-                *run_count += 1;
+                run.bytes += bytes;
+                run.count += 1;
             }
-            _ => self.runs.push((entry.position, bytes, 1)),
+            _ => self.runs.push(Run { from: at, position: entry.position, bytes, count: 1, soundness }),
         }
     }
 }

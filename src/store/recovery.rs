@@ -27,10 +27,10 @@ use super::{
     obstacle::clearing,
     room::is_full,
     scan::{Found, Located, look, next_sound},
-    segment::Segment,
+    segment::{Segment, Sight},
 };
 use crate::{
-    env::Allocation,
+    env::{Allocation, Soundness},
     model::{PhysicalOffset, QueueId, QueueOffset, Timestamp},
     mutation::Mutation,
     record::RecordView,
@@ -38,6 +38,10 @@ use crate::{
 
 /// Most records of one round of dispatch during recovery.
 const ROUND_RECORDS_MAX: usize = 4096;
+/// Bytes of a segment that are made sure of at once; half of it is more than the largest record.
+const WINDOW_BYTES: usize = 64 << 20;
+/// Bytes of which one is read to see whether they can be: a page, or a part of one.
+const PAGE_BYTES: usize = 4096;
 /// Most bytes that are written again at once.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -125,7 +129,7 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         store.report_damage(log_first, first, "is missing");
     }
     for segment in segments.iter().filter(|segment| segment.end() <= from) {
-        report_damaged_start(store, segment)?;
+        report_damaged_start(store, segment);
     }
     let scan = scan(store, &segments, from, last, floor)?;
     let end = scan.end;
@@ -269,17 +273,25 @@ fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool
     Ok(found == checkpoint.derived)
 }
 
-/// Looks at the start of a segment that recovery does not read otherwise, and reports what is damaged there.
-fn report_damaged_start(store: &MessageStore, segment: &Segment) -> Result<(), StoreError> {
-    let read = |source| store.io_error("read", &segment.path, source);
-    if store.log.record_at(segment.base, segment.end()).map_err(read)?.is_some() {
-        return Ok(());
+/// Looks at the start of a segment that recovery does not read otherwise, and reports what is damaged there, or that it cannot be read.
+fn report_damaged_start(store: &MessageStore, segment: &Segment) {
+    let look = || {
+        if store.log.record_at(segment.base, segment.end())?.is_some() {
+            return Ok(None);
+        }
+        let bytes = usize::try_from(segment.file.bytes()).unwrap_or(usize::MAX);
+        segment.read(segment.base, bytes, |bytes| Some(next_sound(bytes, segment.base).unwrap_or(bytes.len())))
+    };
+    match look() {
+        Ok(None) => {}
+        Ok(Some(skipped)) => {
+            store.report_damage(segment.base, segment.base.plus(skipped as u64), "is damaged");
+        }
+        // It may be read later; whoever needs it tries again.
+        Err::<_, io::Error>(error) => {
+            tracing::error!(segment = %segment.base, %error, "cannot read a segment of the commit log");
+        }
     }
-    let bytes = usize::try_from(segment.file.bytes()).unwrap_or(usize::MAX);
-    let bytes = segment.slice(segment.base, bytes).map_err(read)?;
-    let skipped = next_sound(&bytes, segment.base).unwrap_or(bytes.len());
-    store.report_damage(segment.base, segment.base.plus(skipped as u64), "is damaged");
-    Ok(())
 }
 
 /// Writes what was read once more. Where a sync failed before the stop, pages may be read that no later sync makes durable, unless they are
@@ -294,6 +306,43 @@ fn write_again(segment: &Segment, from: PhysicalOffset, to: PhysicalOffset) -> i
         at = at.plus(count as u64);
     }
     Ok(())
+}
+
+/// A part of a segment, looked at bit by bit.
+struct Window<'a> {
+    segment: &'a Segment,
+    start: PhysicalOffset,
+    /// As it is mapped; a copy once that cannot be read.
+    sight: Sight,
+    /// How far every page was touched.
+    seen: usize,
+}
+
+impl<'a> Window<'a> {
+    fn new(segment: &'a Segment, start: PhysicalOffset, bytes: usize) -> io::Result<Self> {
+        Ok(Self { segment, start, sight: segment.sight(start, bytes)?, seen: 0 })
+    }
+
+    fn has(&self, to: usize) -> bool {
+        self.seen >= to.min(self.sight.bytes.len())
+    }
+
+    /// Sees to it that every page before `to` can be read: through the map as long as that works. A plain read tells what is wrong, and reads
+    /// holes for which there is no space.
+    fn see(&mut self, to: usize) -> io::Result<()> {
+        let to = to.min(self.sight.bytes.len());
+        if to > self.seen {
+            let sum = self.sight.bytes[self.seen..to].iter().step_by(PAGE_BYTES).fold(0_u8, |sum, byte| sum ^ byte);
+            std::hint::black_box(sum);
+            self.seen = to;
+            if self.sight.check().is_err() {
+                let bytes = self.segment.copy(self.start, self.sight.bytes.len())?;
+                self.sight = Sight { bytes, soundness: Soundness::default() };
+                self.seen = self.sight.bytes.len();
+            }
+        }
+        Ok(())
+    }
 }
 
 struct Scanned {
@@ -316,76 +365,85 @@ fn scan(
     let mut next_offsets = NextOffsets::default();
     'segments: for segment in segments.iter().filter(|segment| segment.end() > from) {
         let is_newest = newest.is_none_or(|newest| segment.base >= newest);
-        let mut position = from.max(segment.base);
+        let start = from.max(segment.base);
         // A segment is missing before this one: offsets go on behind a gap.
-        next_offsets.has_gaps |= position > end;
-        let left = usize::try_from(segment.end().since(position)).unwrap_or(usize::MAX);
-        let bytes = segment.slice(position, left).map_err(|source| store.io_error("read", &segment.path, source))?;
-        let mut at = 0;
-        let mut round = Vec::new();
-        let mut torn = false;
-        loop {
-            let found = match look(&bytes[at..], position, segment.end().since(position), true) {
-                // What we wrote behind our checkpoint counts on without a gap, or begins anew.
-                Found::Record(record)
-                    if matches!(floor, DurableFloor::Position { .. }) && !next_offsets.take(store, record) =>
-                {
-                    Found::Bad
-                }
-                found => found,
-            };
-            match found {
-                Found::Record(record) => {
-                    round.push(Located { position, record });
-                    at += record.total_bytes() as usize;
-                }
-                Found::SegmentEnd => at = left,
-                Found::Bad => {
-                    let stored_before = round.last().map(|located| located.record.stored_at());
-                    let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
-                    // Looked for only where it matters: most of a segment may be free space.
-                    let sound_behind = || next_sound(&bytes[at..], position);
-                    let skipped = match floor {
-                        DurableFloor::Position { durable, same_boot }
-                            if is_newest
-                                && position >= durable
-                                && (!same_boot || Mutation::DamageTakenForTornTail.is_on()) =>
-                        {
-                            None
+        next_offsets.has_gaps |= start > end;
+        let left = usize::try_from(segment.end().since(start)).unwrap_or(usize::MAX);
+        let failed = |source| store.io_error("read", &segment.path, source);
+        let mut window = Window::new(segment, start, left).map_err(failed)?;
+        let (mut at, mut torn) = (0, false);
+        while at < left && !torn {
+            window.see(at + WINDOW_BYTES).map_err(failed)?;
+            let bytes = window.sight.bytes.clone();
+            let mut round = Vec::new();
+            let mut wants_all = false;
+            while at < left && !torn && round.len() < ROUND_RECORDS_MAX && window.has(at + WINDOW_BYTES / 2) {
+                let position = start.plus(at as u64);
+                let found = match look(&bytes[at..], position, segment.end().since(position), true) {
+                    // What we wrote behind our checkpoint counts on without a gap, or begins anew.
+                    Found::Record(record)
+                        if matches!(floor, DurableFloor::Position { .. }) && !next_offsets.take(store, record) =>
+                    {
+                        Found::Bad
+                    }
+                    found => found,
+                };
+                match found {
+                    Found::Record(record) => {
+                        round.push(Located { position, record });
+                        at += record.total_bytes() as usize;
+                    }
+                    Found::SegmentEnd => at = left,
+                    Found::Bad => {
+                        let stored_before = round.last().map(|located: &Located<'_>| located.record.stored_at());
+                        let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
+                        let may_be_torn = is_newest
+                            && match floor {
+                                DurableFloor::Position { durable, same_boot } => {
+                                    position >= durable && (!same_boot || Mutation::DamageTakenForTornTail.is_on())
+                                }
+                                DurableFloor::Time(floor) => stored_before.is_some_and(|time| time > floor),
+                                DurableFloor::Everything | DurableFloor::Unknown => false,
+                            };
+                        if may_be_torn {
+                            torn = true;
+                        } else if !window.has(left) {
+                            // What is behind it matters.
+                            wants_all = true;
+                            break;
+                        } else {
+                            let sound_behind = next_sound(&bytes[at..], position);
+                            match sound_behind.or((!is_newest).then_some(left - at)) {
+                                None => torn = true,
+                                Some(skipped) => {
+                                    window.sight.check().map_err(failed)?;
+                                    next_offsets.has_gaps = true;
+                                    store.report_damage(position, position.plus(skipped as u64), "is damaged");
+                                    at += skipped;
+                                }
+                            }
                         }
-                        DurableFloor::Time(floor) if is_newest && stored_before.is_some_and(|time| time > floor) => {
-                            None
-                        }
-                        _ if is_newest => sound_behind(),
-                        _ => Some(sound_behind().unwrap_or(left - at)),
-                    };
-                    if let Some(skipped) = skipped {
-                        next_offsets.has_gaps = true;
-                        store.report_damage(position, position.plus(skipped as u64), "is damaged");
-                        at += skipped;
-                    } else {
-                        torn = true;
                     }
                 }
             }
-            position = from.max(segment.base).plus(at as u64);
-            let segment_ended = torn || at >= left;
-            if segment_ended || round.len() >= ROUND_RECORDS_MAX {
-                store.log.recovered_to(position);
-                store.durability.recovered_to(position);
-                store.dispatcher.round(&round, true);
-                records += round.len() as u64;
-                last = round.last().map(last_record).or(last);
-                round.clear();
+            window.sight.check().map_err(failed)?;
+            let position = start.plus(at as u64);
+            store.log.recovered_to(position);
+            store.durability.recovered_to(position);
+            store.dispatcher.round(&round, true);
+            records += round.len() as u64;
+            last = round.last().map(last_record).or(last);
+            {
                 let mut dispatching = store.dispatching.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 dispatching.position = position;
                 dispatching.last = last;
-                store.dispatched.store(position.0, std::sync::atomic::Ordering::Release);
             }
-            if segment_ended {
-                break;
+            store.dispatched.store(position.0, std::sync::atomic::Ordering::Release);
+            if wants_all {
+                window.see(left).map_err(failed)?;
             }
         }
+        let position = start.plus(at as u64);
         end = position;
         if torn {
             break 'segments;

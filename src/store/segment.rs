@@ -8,10 +8,31 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{env::File, model::PhysicalOffset};
+use crate::{
+    env::{File, Soundness},
+    model::PhysicalOffset,
+};
 
 /// Digits of a segment's file name.
 const NAME_DIGITS: usize = 20;
+
+/// Bytes of a segment as they are mapped.
+pub(super) struct Sight {
+    /// Zeros where a page could not be read.
+    pub(super) bytes: Bytes,
+    /// Taken before the bytes.
+    pub(super) soundness: Soundness,
+}
+
+impl Sight {
+    /// Says whether what was read of the bytes until now can be believed.
+    ///
+    /// # Errors
+    /// A page could not be read.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.soundness.holds() { Ok(()) } else { Err(io::Error::other("a page of it could not be read")) }
+    }
+}
 
 /// One file of the commit log.
 pub(super) struct Segment {
@@ -46,8 +67,29 @@ impl Segment {
         self.base.plus(self.file.bytes())
     }
 
-    /// Finished bytes of the log, which must lie in this segment.
-    pub(super) fn slice(&self, position: PhysicalOffset, bytes: usize) -> io::Result<Bytes> {
-        self.file.slice(position.since(self.base), bytes)
+    /// Finished bytes of the log, which must lie in this segment: not to be believed before [`Sight::check`].
+    pub(super) fn sight(&self, position: PhysicalOffset, bytes: usize) -> io::Result<Sight> {
+        let soundness = self.file.soundness();
+        let bytes = self.file.slice(position.since(self.base), bytes).map_err(|error| self.named(&error))?;
+        Ok(Sight { bytes, soundness })
+    }
+
+    /// Shows finished bytes to `look` and gives what it made of them, which must not refer to them. If a page of them cannot be read through
+    /// the map, they are copied by a plain read and shown once more.
+    pub(super) fn read<T>(&self, position: PhysicalOffset, bytes: usize, look: impl Fn(&[u8]) -> T) -> io::Result<T> {
+        let sight = self.sight(position, bytes)?;
+        let seen = look(&sight.bytes);
+        if sight.soundness.holds() { Ok(seen) } else { Ok(look(&self.copy(position, bytes)?)) }
+    }
+
+    /// A copy of finished bytes, by a plain read.
+    pub(super) fn copy(&self, position: PhysicalOffset, bytes: usize) -> io::Result<Bytes> {
+        let mut copy = vec![0; bytes];
+        self.file.read_at(position.since(self.base), &mut copy).map_err(|error| self.named(&error))?;
+        Ok(copy.into())
+    }
+
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("cannot read {}: {error}", self.path.display()))
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Broker, Subscription,
     blocking::blocking,
     clients::Member,
-    failure::{Answer, Failure, success},
+    failure::{Answer, Failure, read_json, success},
     topics::unknown,
 };
 use crate::{
@@ -144,7 +144,7 @@ pub(super) fn groups_of_topic(broker: &Broker, request: &Command) -> Answer {
 
 /// Code 200: create or change a group.
 pub(super) fn update_group(broker: &Broker, request: &Command) -> Answer {
-    let config: SubscriptionGroupConfig = json::from_slice(&request.body.to_bytes())?;
+    let config: SubscriptionGroupConfig = read_json(request)?;
     blocking(|| broker.groups.update(config))?;
     Ok(success())
 }
@@ -314,7 +314,7 @@ pub(super) fn delay_offsets(broker: &Broker) -> Answer {
 
 /// Code 46: whether a subscription that is not by tags can be served.
 pub(super) fn check_client(request: &Command) -> Answer {
-    let asked: CheckClientRequest = json::from_slice(&request.body.to_bytes())?;
+    let asked: CheckClientRequest = read_json(request)?;
     let kind = asked.subscription_data.expression_type;
     if kind.is_empty() || kind == super::subscription::TAG {
         return Ok(success());
@@ -376,6 +376,9 @@ pub(super) fn runtime_info(broker: &Broker) -> Answer {
     put("timerEnqueueTps", "0.0".into());
     put("timerDequeueTps", "0.0".into());
     put("heldPulls", broker.hold.len().to_string());
+    for (name, value) in broker.remoting.get().map(|figures| figures.named()).into_iter().flatten() {
+        put(name, value.to_string());
+    }
     for figure in store.figures() {
         let labels: Vec<_> = figure.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let key = if labels.is_empty() { figure.name } else { format!("{}{{{}}}", figure.name, labels.join(",")) };

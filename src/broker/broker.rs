@@ -30,7 +30,7 @@ use super::{
 use crate::{
     model::{QueueId, QueueOffset},
     protocol::{Command, body::DataVersion},
-    remoting::{Connection, Handler, Responder, Server},
+    remoting::{Connection, Figures, Handler, Responder, Server},
     store::{ArrivalListener, MessageStore},
 };
 
@@ -44,6 +44,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub struct Broker {
     options: RwLock<Arc<BrokerOptions>>,
     pub(super) configuration: OnceLock<Arc<dyn Configuration>>,
+    pub(super) remoting: OnceLock<Arc<Figures>>,
     config_version: Mutex<DataVersion>,
     pub(super) store: Arc<MessageStore>,
     pub(super) topics: Arc<Topics>,
@@ -124,6 +125,7 @@ impl Broker {
             tasks: Mutex::default(),
             config_version: Mutex::new(DataVersion::default().next(store.env().clock.wall().0)),
             configuration: OnceLock::new(),
+            remoting: OnceLock::new(),
             topics,
             store,
             options: RwLock::new(Arc::new(options)),
@@ -145,6 +147,11 @@ impl Broker {
     /// The configuration that requests see and change. Set once; without it none is shown, and none can be changed.
     pub fn set_configuration(&self, configuration: Arc<dyn Configuration>) {
         let _ = self.configuration.set(configuration);
+    }
+
+    /// What the server that this broker answers for counts, for tools. Set once.
+    pub fn set_remoting(&self, figures: Arc<Figures>) {
+        let _ = self.remoting.set(figures);
     }
 
     /// How often the configuration changed.

@@ -1,7 +1,12 @@
 //! What is answered instead of what was asked for.
 
+use serde::de::DeserializeOwned;
+
 use crate::{
-    protocol::{Command, HeaderError, ResponseCode, json::JsonError},
+    protocol::{
+        Command, HeaderError, ResponseCode,
+        json::{self, JsonError},
+    },
     store::{AppendError, RefusalKind},
 };
 
@@ -11,6 +16,11 @@ pub(crate) struct Failure {
     pub(crate) code: i32,
     pub(crate) remark: String,
 }
+
+/// Longest JSON body of a request. What is read from one is kept as long as its client is there.
+pub(crate) const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Longest name that a client may give itself.
+pub(crate) const CLIENT_ID_BYTES_MAX: usize = 1024;
 
 /// The response to a request, or why there is none.
 pub(crate) type Answer = Result<Command, Failure>;
@@ -56,6 +66,31 @@ impl From<AppendError> for Failure {
         };
         Self::new(code, error.to_string())
     }
+}
+
+/// The JSON body of a request.
+///
+/// # Errors
+/// Code 1: it is too long, or not what it should be.
+pub(crate) fn read_json<T: DeserializeOwned>(request: &Command) -> Result<T, Failure> {
+    let bytes = request.body.len();
+    if bytes > JSON_BODY_BYTES_MAX {
+        let remark = format!("the body has {bytes} bytes, more than {JSON_BODY_BYTES_MAX}");
+        return Err(Failure::new(ResponseCode::SYSTEM_ERROR, remark));
+    }
+    Ok(json::from_slice(&request.body.to_bytes())?)
+}
+
+/// Refuses a client that names itself too long.
+///
+/// # Errors
+/// Code 1.
+pub(crate) fn check_client_id(client_id: &str) -> Result<(), Failure> {
+    if client_id.len() <= CLIENT_ID_BYTES_MAX {
+        return Ok(());
+    }
+    let remark = format!("the client id has {} bytes, more than {CLIENT_ID_BYTES_MAX}", client_id.len());
+    Err(Failure::new(ResponseCode::SYSTEM_ERROR, remark))
 }
 
 /// An empty response of success.

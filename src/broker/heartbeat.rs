@@ -6,7 +6,7 @@ use super::{
     Broker, Subscription,
     clients::Client,
     consumers::GroupKind,
-    failure::{Answer, Failure, success},
+    failure::{Answer, Failure, check_client_id, read_json, success},
 };
 use crate::{
     model::{Topic, retry_topic},
@@ -22,16 +22,19 @@ use crate::{
 /// Code 34: a client tells its groups. Consumer groups and their retry topics are created, and members are told of changes, before the
 /// answer.
 pub(super) fn heartbeat(broker: &Broker, connection: &Arc<Connection>, request: &Command) -> Answer {
-    let heartbeat: HeartbeatData = json::from_slice(&request.body.to_bytes())?;
+    let heartbeat: HeartbeatData = read_json(request)?;
+    check_client_id(&heartbeat.client_id)?;
     let client = Client {
         client_id: heartbeat.client_id.as_str().into(),
         language: request.language,
         version: request.version,
         connection: Arc::clone(connection),
     };
-    let now = broker.now();
+    let (now, max) = (broker.now(), broker.options().groups_max);
     for producer in &heartbeat.producer_data_set {
-        broker.producers.heard(&producer.group_name, &client, now);
+        if !broker.producers.heard(&producer.group_name, &client, now, max) {
+            tracing::debug!(client_id = %client.client_id, groups_max = max, "producer group not taken");
+        }
     }
     for consumer in heartbeat.consumer_data_set {
         hear_consumer(broker, &client, consumer);

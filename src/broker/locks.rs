@@ -8,16 +8,19 @@ use std::{
 
 use super::{
     Broker,
-    failure::{Answer, success},
+    failure::{Answer, check_client_id, read_json, success},
 };
 use crate::{
-    model::Topic,
+    model::{RETRY_TOPIC_BYTES_MAX, Topic},
     protocol::{
         Command,
         body::{LockBatchReply, LockBatchRequest, MessageQueue},
         json::{self, Dialect},
     },
 };
+
+/// Most locks at once; beyond them no further one is granted.
+const LOCKS_MAX: usize = 1_000_000;
 
 /// Which client may consume which queue in order.
 ///
@@ -50,6 +53,7 @@ impl QueueLocks {
         now: Duration,
     ) -> Vec<(Topic, i32)> {
         let mut groups = self.groups();
+        let mut room = LOCKS_MAX.saturating_sub(groups.values().map(HashMap::len).sum());
         let locks = match groups.get_mut(group) {
             Some(locks) => locks,
             None => groups.entry(group.into()).or_default(),
@@ -63,7 +67,9 @@ impl QueueLocks {
                     *lock = Lock { client_id: Arc::clone(&client_id), renewed_at: now };
                     true
                 }
+                None if room == 0 || is_no_queue(group, queue) => false,
                 None => {
+                    room -= 1;
                     locks.insert(queue.clone(), Lock { client_id: Arc::clone(&client_id), renewed_at: now });
                     true
                 }
@@ -107,7 +113,8 @@ impl QueueLocks {
 
 /// Code 41: a client takes or renews locks; the answer holds the queues that are its own now.
 pub(super) fn lock(broker: &Broker, request: &Command) -> Answer {
-    let asked: LockBatchRequest = json::from_slice(&request.body.to_bytes())?;
+    let asked: LockBatchRequest = read_json(request)?;
+    check_client_id(&asked.client_id)?;
     let granted = broker.locks.lock(&asked.consumer_group, &asked.client_id, queues(&asked), broker.now());
     let lock_ok_mq_set = granted.into_iter().map(|(topic, queue_id)| MessageQueue {
         broker_name: broker.options().name.clone(),
@@ -120,13 +127,18 @@ pub(super) fn lock(broker: &Broker, request: &Command) -> Answer {
 
 /// Code 42: a client gives locks back.
 pub(super) fn unlock(broker: &Broker, request: &Command) -> Answer {
-    let asked: LockBatchRequest = json::from_slice(&request.body.to_bytes())?;
+    let asked: LockBatchRequest = read_json(request)?;
     broker.locks.unlock(&asked.consumer_group, &asked.client_id, &queues(&asked));
     Ok(success())
 }
 
 fn queues(asked: &LockBatchRequest) -> Vec<(Topic, i32)> {
     asked.mq_set.iter().map(|queue| (Topic::new(queue.topic.as_str()), queue.queue_id)).collect()
+}
+
+/// Whether group or topic are longer than names are.
+fn is_no_queue(group: &str, (topic, _): &(Topic, i32)) -> bool {
+    group.len() > RETRY_TOPIC_BYTES_MAX || topic.len() > RETRY_TOPIC_BYTES_MAX
 }
 
 impl Lock {

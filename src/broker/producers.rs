@@ -7,6 +7,9 @@ use std::{
 
 use super::clients::{Client, Clients, Member};
 
+/// Longest name of a producer group in bytes, as in RocketMQ.
+const GROUP_BYTES_MAX: usize = 255;
+
 /// Who is connected as a producer.
 #[derive(Debug, Default)]
 pub(crate) struct Producers {
@@ -14,9 +17,14 @@ pub(crate) struct Producers {
 }
 
 impl Producers {
-    /// Notes a heartbeat of a producer.
-    pub(crate) fn heard(&self, group: &str, client: &Client, now: Duration) {
-        self.clients().heard(group, client, now);
+    /// Notes a heartbeat of a producer. False if its group is new and there are `groups_max` already, or if its name is too long for one.
+    pub(crate) fn heard(&self, group: &str, client: &Client, now: Duration, groups_max: usize) -> bool {
+        let mut clients = self.clients();
+        if group.len() > GROUP_BYTES_MAX || (!clients.has(group) && clients.len() >= groups_max) {
+            return false;
+        }
+        clients.heard(group, client, now);
+        true
     }
 
     /// A producer leaves one group.

@@ -169,7 +169,7 @@ fn draft(
     mut properties: Properties,
     body: Bytes,
 ) -> Result<MessageDraft, Failure> {
-    let sys_flag = SysFlag(header.sys_flag & !(SysFlag::BORN_HOST_V6 | SysFlag::STORE_HOST_V6));
+    let sys_flag = SysFlag(header.sys_flag & !SysFlag::OF_THE_BROKER);
     // Until transactions exist nobody would ever end this one.
     if properties.get(names::TRAN_MSG).is_some_and(|value| value.eq_ignore_ascii_case("true")) || !sys_flag.is_queued()
     {

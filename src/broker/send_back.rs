@@ -8,7 +8,7 @@ use super::{
     send::{MAX_RECONSUME_VERSION, answer_when_durable},
 };
 use crate::{
-    model::{PhysicalOffset, QueueId, dlq_topic, names, retry_topic},
+    model::{PhysicalOffset, QueueId, SCHEDULE_TOPIC, dlq_topic, names, retry_topic},
     protocol::{Command, ResponseCode, header::SendBackHeader},
     record::MessageId,
     remoting::Responder,
@@ -16,6 +16,9 @@ use crate::{
 
 /// The level of the first retry; each further one waits a level longer.
 const FIRST_RETRY_LEVEL: i32 = 3;
+
+/// Topics whose messages are not yet anybody's: given back, one would come before its time, or uncommitted.
+const NOT_GIVEN_BACK: [&str; 2] = [SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC"];
 
 /// Stores the message for its group's retry topic, delayed, or among its dead letters; answers when it is durable.
 pub(super) fn handle(broker: &Broker, request: &Command, responder: Responder) {
@@ -49,6 +52,10 @@ fn store(broker: &Broker, request: &Command) -> Result<Option<PhysicalOffset>, F
     let position = PhysicalOffset(u64::try_from(header.offset).map_err(|_| missing())?);
     let record = blocking(|| broker.store.record_at(position)).ok_or_else(missing)?;
     let view = record.view();
+    if NOT_GIVEN_BACK.contains(&view.topic()) {
+        let remark = format!("no consumer was given the message at {position} of topic {}", view.topic());
+        return Err(Failure::new(ResponseCode::SYSTEM_ERROR, remark));
+    }
     let origin = MessageId { store_host: view.store_host(), physical_offset: position }.to_string();
 
     let mut draft = record.to_draft();

@@ -24,7 +24,7 @@ use crate::{
     env::{Env, FsDirectory, SystemClock},
     model::{PhysicalOffset, QueueId},
     namesrv::{NameServer, NameServerOptions, Registration},
-    remoting::{Server, ServerOptions},
+    remoting::Server,
     store::{MessageStore, StoreError},
 };
 
@@ -147,9 +147,7 @@ impl Running {
         broker.set_configuration(Arc::new(configured.live(addresses.advertised)));
         store.start().map_err(|error| not_opened(settings, &error))?;
 
-        let mut server_options = ServerOptions::default();
-        server_options.connection.idle_timeout = settings.idle_max();
-        let bound = Server::bind(&addresses.listen(), Arc::clone(&broker) as _, server_options).await;
+        let bound = Server::bind(&addresses.listen(), Arc::clone(&broker) as _, settings.server_options()).await;
         let server = match bound {
             Ok(server) => server,
             Err(error) => {
@@ -157,6 +155,7 @@ impl Running {
                 return Err(Failure::failed(format!("{error}{}", origin(settings, "listenPort"))));
             }
         };
+        broker.set_remoting(Arc::clone(server.figures()));
         broker.start();
         let mut running = Self { store, broker, server, name_server: None };
         if let Err(failure) = running.open_name_server(settings).await {

@@ -10,7 +10,7 @@ use crate::{
     config::Settings,
     env::SystemClock,
     namesrv::{NameServer, NameServerOptions},
-    remoting::{Server, ServerOptions},
+    remoting::Server,
 };
 
 /// How long requests in hand may take when the name server stops.
@@ -72,14 +72,13 @@ pub(super) async fn start(settings: &Settings, options: NameServerOptions) -> Re
     };
     let address = listen::resolve_pair(&pair).map_err(|reason| settings.refuse(key, reason))?;
     let name_server = NameServer::new(options, Arc::new(SystemClock::new()));
-    let mut server_options = ServerOptions::default();
-    server_options.connection.idle_timeout = settings.idle_max();
-    let server = Server::bind(&[address], Arc::clone(&name_server) as _, server_options).await.map_err(|error| {
-        Failure::failed(format!(
-            "{error} (name server; key {key}, {})",
-            settings.origin(key).map(ToString::to_string).unwrap_or_default()
-        ))
-    })?;
+    let server =
+        Server::bind(&[address], Arc::clone(&name_server) as _, settings.server_options()).await.map_err(|error| {
+            Failure::failed(format!(
+                "{error} (name server; key {key}, {})",
+                settings.origin(key).map(ToString::to_string).unwrap_or_default()
+            ))
+        })?;
     let ticks = tokio::spawn(Arc::clone(&name_server).run());
     Ok(Running { name_server, server, ticks })
 }

@@ -59,6 +59,33 @@ pub static SECTIONS: &[Section] = &[
                 "120",
                 "A connection on which nothing was sent in either direction for so many seconds is closed. Clients send a heartbeat every 30 s.",
             ),
+            Key::new(
+                "serverConnectionsMax",
+                Kind::Number(1, INT_MAX),
+                "65536",
+                "Our own key. Most connections at once; a further one is closed. The limit of open files of the process must allow them.",
+            ),
+            Key::new(
+                "serverUnfinishedBytesMax",
+                Kind::Number(1_048_576, 1 << 40),
+                "268435456",
+                "Our own key. Bytes that frames of all connections may take in memory before they are complete; a connection that adds to more is\n\
+                 closed. What a frame announces takes no memory, only what has come of it.",
+            ),
+            Key::new(
+                "serverUnsentBytesPerConnection",
+                Kind::Number(65_536, 1 << 40),
+                "8388608",
+                "Our own key. Bytes of answers that a client has not read beyond which no more of its requests are read. If answers to requests that\n\
+                 were held make it twice as many (at least 32 MiB), and also if it reads nothing for 30 s, its connection is closed.",
+            ),
+            Key::new(
+                "serverUnsentBytesMax",
+                Kind::Number(1_048_576, 1 << 40),
+                "268435456",
+                "Our own key. Bytes of answers that all clients together have not read, beyond which no more requests are read of those that have not\n\
+                 read 64 KiB.",
+            ),
         ],
     },
     Section {

@@ -17,6 +17,7 @@ use crate::{
     broker::BrokerOptions,
     delay::{DelayOptions, LevelTableError},
     namesrv::NameServerOptions,
+    remoting::{ConnectionOptions, ServerOptions},
     store::{FlushPolicy, StoreOptions},
 };
 
@@ -356,9 +357,18 @@ impl Settings {
         Some(self.text("brokerIP1")).filter(|host| !host.is_empty())
     }
 
-    /// How long a connection may be silent.
-    pub fn idle_max(&self) -> Duration {
-        Duration::from_secs(self.number("serverChannelMaxIdleTimeSeconds"))
+    /// What a server is made with.
+    pub fn server_options(&self) -> ServerOptions {
+        ServerOptions {
+            connection: ConnectionOptions {
+                idle_timeout: Duration::from_secs(self.number("serverChannelMaxIdleTimeSeconds")),
+                output_bytes_max: self.count("serverUnsentBytesPerConnection"),
+                unsent_bytes_max: self.count("serverUnsentBytesMax"),
+                unfinished_bytes_max: self.count("serverUnfinishedBytesMax"),
+                ..ConnectionOptions::default()
+            },
+            connections_max: self.count("serverConnectionsMax"),
+        }
     }
 
     /// Outside name servers, `host:port`.

@@ -58,6 +58,14 @@ impl SysFlag {
     /// The store host takes 16 bytes.
     pub const STORE_HOST_V6: i32 = 0x20;
 
+    /// The body is a batch that the broker took whole; set by brokers only.
+    pub const INNER_BATCH: i32 = 0x80;
+    /// A reader is to take the batch apart; set by brokers only.
+    pub const NEED_UNWRAP: i32 = 0x40;
+
+    /// The flags that are not a client's to set: how hosts are written, and the broker's own kind of batch.
+    pub const OF_THE_BROKER: i32 = Self::BORN_HOST_V6 | Self::STORE_HOST_V6 | Self::INNER_BATCH | Self::NEED_UNWRAP;
+
     /// The two bits of the transaction type.
     #[must_use]
     pub fn transaction(self) -> i32 {

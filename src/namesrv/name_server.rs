@@ -29,6 +29,10 @@ use crate::{
 
 /// Namespace of the key-value table that holds queue counts of order topics.
 const ORDER_TOPIC_CONFIG: &str = "ORDER_TOPIC_CONFIG";
+/// Longest entry of the key-value table: namespace, key and value together.
+const KV_ENTRY_BYTES_MAX: usize = 64 * 1024;
+/// Longest name or address of a broker, or name of a cluster.
+const NAME_BYTES_MAX: usize = 255;
 
 /// A name server, embedded in a broker or alone.
 ///
@@ -175,6 +179,12 @@ impl NameServer {
 
     fn register_broker(&self, connection: &Connection, request: &Command) -> Result<Command, Failure> {
         let header = RegisterBrokerHeader::decode(&request.ext)?;
+        for name in [&header.cluster_name, &header.broker_name, &header.broker_addr, &header.ha_server_addr] {
+            if name.len() > NAME_BYTES_MAX {
+                let remark = format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len());
+                return Err(Failure(ResponseCode::SYSTEM_ERROR, remark));
+            }
+        }
         let sent = request.body.to_bytes();
         let said = header.body_crc32.unwrap_or(0);
         if said != 0 && said != body_crc32(&sent) {
@@ -251,6 +261,11 @@ impl NameServer {
         let value = header
             .value
             .ok_or_else(|| Failure(ResponseCode::SYSTEM_ERROR, "the header field value is missing".into()))?;
+        let bytes = header.namespace.len() + header.key.len() + value.len();
+        if bytes > KV_ENTRY_BYTES_MAX {
+            let remark = format!("namespace, key and value have {bytes} bytes, more than {KV_ENTRY_BYTES_MAX}");
+            return Err(Failure(ResponseCode::SYSTEM_ERROR, remark));
+        }
         let mut kv = self.kv();
         if kv.values().map(BTreeMap::len).sum::<usize>() >= self.options.kv_max {
             let remark = format!("the table already has {} entries", self.options.kv_max);
@@ -274,8 +289,12 @@ impl NameServer {
 
     fn delete_kv(&self, request: &Command) -> Result<Command, Failure> {
         let header = KvHeader::decode(&request.ext)?;
-        if let Some(table) = self.kv().get_mut(header.namespace.as_str()) {
+        let mut kv = self.kv();
+        if let Some(table) = kv.get_mut(header.namespace.as_str()) {
             table.remove(header.key.as_str());
+            if table.is_empty() {
+                kv.remove(header.namespace.as_str());
+            }
         }
         Ok(success())
     }

@@ -4,6 +4,8 @@ use super::text::Text;
 
 /// Most ext fields a header may carry. Clients send about fifteen.
 pub const EXT_FIELDS_MAX: usize = 4096;
+/// Most bytes of a wrong value that an error shows.
+const SHOWN_BYTES_MAX: usize = 100;
 
 /// Name and value pairs in the order they were written. Of equal names the last one counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub struct ExtFields(Vec<(Text, Text)>);
 pub struct HeaderError {
     /// Name of the field.
     pub field: &'static str,
-    /// What it held, if it was there.
+    /// What it held, if it was there: at least the beginning.
     pub value: Option<String>,
     /// What it must hold.
     pub wanted: &'static str,
@@ -132,8 +134,13 @@ fn number<N: std::str::FromStr>(
     value: Option<&Text>,
     wanted: &'static str,
 ) -> Result<N, HeaderError> {
-    let wrong = |value: Option<&Text>| HeaderError { field: name, value: value.map(ToString::to_string), wanted };
+    let wrong = |value: Option<&Text>| HeaderError { field: name, value: value.map(beginning), wanted };
     value.ok_or_else(|| wrong(None))?.parse().map_err(|_| wrong(value))
+}
+
+/// As much of a value as an error shows.
+fn beginning(value: &Text) -> String {
+    value[..value.floor_char_boundary(SHOWN_BYTES_MAX)].to_owned()
 }
 
 impl ExtValue for i32 {

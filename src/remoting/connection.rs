@@ -12,6 +12,12 @@ use super::error::RemotingError;
 use super::figures::Figures;
 use crate::protocol::{Command, Encoding};
 
+/// A connection is never closed for fewer bytes that wait than one long answer has.
+const OVERRUN_BYTES_MIN: usize = 2 * crate::protocol::FRAME_BYTES_MAX;
+
+/// So many bytes may wait for each peer whatever waits for the others.
+pub const UNSENT_BYTES_FLOOR: usize = 64 * 1024;
+
 /// What a connection allows.
 #[derive(Debug, Clone)]
 pub struct ConnectionOptions {
@@ -19,10 +25,14 @@ pub struct ConnectionOptions {
     pub idle_timeout: Duration,
     /// A connection whose peer takes no byte for so long, though there are some for it, is closed. Default: 30 s.
     pub write_timeout: Duration,
-    /// While more bytes than this wait for the peer, its requests are not read and pushes to it are dropped. Default: 8 MiB.
+    /// While more bytes than this wait for the peer, its requests are not read and pushes to it are dropped. Answers to requests that it
+    /// made before still come; at twice as many the connection is closed. Default: 8 MiB. Key `serverUnsentBytesPerConnection`.
     pub output_bytes_max: usize,
+    /// While more bytes than this wait for all peers of the server together, no requests are read of those for whom more than
+    /// [`UNSENT_BYTES_FLOOR`] wait. Default: 256 MiB. Key `serverUnsentBytesMax`.
+    pub unsent_bytes_max: usize,
     /// A connection whose unfinished frame would make the unfinished frames of all connections of its server together longer than this is
-    /// closed. Default: 256 MiB.
+    /// closed. Default: 256 MiB. Key `serverUnfinishedBytesMax`.
     pub unfinished_bytes_max: usize,
     /// While so many of its requests are unanswered, no more are read. Default: 65,535, as in RocketMQ.
     pub in_flight_max: usize,
@@ -34,6 +44,7 @@ impl Default for ConnectionOptions {
             idle_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(30),
             output_bytes_max: 8 * 1024 * 1024,
+            unsent_bytes_max: 256 * 1024 * 1024,
             unfinished_bytes_max: 256 * 1024 * 1024,
             in_flight_max: 65_535,
         }
@@ -49,7 +60,7 @@ pub struct Connection {
     pub(super) figures: Arc<Figures>,
     outgoing: Mutex<Outgoing>,
     /// Bytes sent and not yet taken by the socket; an estimate for what is not encoded yet.
-    pub(super) unsent_bytes: AtomicUsize,
+    unsent_bytes: AtomicUsize,
     pub(super) wake: Notify,
     /// Requests sent from here that wait for their response; `None` once closed. Never locked together with `outgoing`.
     calls: Mutex<Option<HashMap<i32, oneshot::Sender<Command>>>>,
@@ -144,7 +155,14 @@ impl Connection {
         if self.is_closed() {
             return;
         }
-        self.unsent_bytes.fetch_add(estimated_bytes(&command), Ordering::Relaxed);
+        let bytes = estimated_bytes(&command);
+        if self.unsent_bytes().saturating_add(bytes)
+            > self.options.output_bytes_max.saturating_mul(2).max(OVERRUN_BYTES_MIN)
+        {
+            self.overrun();
+            return;
+        }
+        self.add_unsent(bytes);
         let mut outgoing = lock(&self.outgoing);
         outgoing.queue.push(command);
         let asleep = !std::mem::replace(&mut outgoing.awake, true);
@@ -152,6 +170,37 @@ impl Connection {
         if asleep {
             self.wake.notify_one();
         }
+    }
+
+    /// More bytes wait for the peer.
+    pub(super) fn add_unsent(&self, bytes: usize) {
+        self.unsent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.figures.unsent_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many bytes that waited for the peer wait no more.
+    pub(super) fn remove_unsent(&self, bytes: usize) {
+        self.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.figures.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether so much waits for the peer that no more of its requests are taken.
+    pub(super) fn is_full(&self) -> bool {
+        let (own, options) = (self.unsent_bytes(), &self.options);
+        own > options.output_bytes_max
+            || (own > UNSENT_BYTES_FLOOR
+                && self.figures.unsent_bytes.load(Ordering::Relaxed) > options.unsent_bytes_max)
+    }
+
+    fn overrun(&self) {
+        if self.state() < State::Closing {
+            Figures::add(&self.figures.overrun, 1);
+            if let Some(left_out) = self.figures.closed_line.pass() {
+                let output_bytes_max = self.options.output_bytes_max;
+                tracing::warn!(peer = %self.peer, output_bytes_max, left_out, "peer takes its answers too slowly, connection closed");
+            }
+        }
+        self.close();
     }
 
     /// Sends a request that wants no response, numbered and encoded for this peer.
@@ -216,7 +265,7 @@ impl Connection {
     pub fn take_sent(&self) -> Vec<Command> {
         let mut sent = Vec::new();
         self.take_queued(&mut sent);
-        self.unsent_bytes.fetch_sub(sent.iter().map(estimated_bytes).sum(), Ordering::Relaxed);
+        self.remove_unsent(sent.iter().map(estimated_bytes).sum());
         sent
     }
 

@@ -26,7 +26,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ServerOptions {
     /// What each connection allows.
     pub connection: ConnectionOptions,
-    /// More connections than this are refused by closing them at once. Default: 65,536.
+    /// More connections than this are refused by closing them at once. Default: 65,536. Key `serverConnectionsMax`.
     pub connections_max: usize,
 }
 
@@ -152,7 +152,10 @@ impl Shared {
             let mut connections = self.connections();
             if connections.len() >= self.options.connections_max {
                 Figures::add(&self.figures.refused, 1);
-                warn!(%peer, connections_max = self.options.connections_max, "too many connections, one refused");
+                if let Some(left_out) = self.figures.refused_line.pass() {
+                    let connections_max = self.options.connections_max;
+                    warn!(%peer, connections_max, left_out, "too many connections, one refused");
+                }
                 return Ok(());
             }
             connections.insert(connection.id(), Arc::clone(&connection));

@@ -4,6 +4,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
@@ -17,9 +18,12 @@ use super::handler::{Handler, Responder};
 use super::output::Output;
 use crate::protocol::{Command, FrameError, RequestCode, ResponseCode, frame};
 
-/// Least and most room made for one read; grows while reads fill it. Never by what a frame announces.
+/// How long a connection's requests are handled before others have their turn.
+const SHARE: Duration = Duration::from_millis(1);
+/// Least room made for one read; grows while reads fill it. Never by what a frame announces.
 const READ_BYTES_MIN: usize = 4 * 1024;
-const READ_BYTES_MAX: usize = 256 * 1024;
+/// Most room made for one read.
+pub const READ_BYTES_MAX: usize = 256 * 1024;
 
 /// Why a connection ended.
 enum End {
@@ -50,7 +54,9 @@ pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, hand
     let end = task.serve(&mut stream).await;
     // Answers made before the end still go out, if the socket takes them at once.
     task.encode_queued();
-    let _ = task.output.write_to(&stream);
+    if let Ok(bytes) = task.output.write_to(&stream) {
+        connection.remove_unsent(bytes);
+    }
     drop(task);
     drop(stream);
     let figures = &connection.figures;
@@ -60,12 +66,16 @@ pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, hand
         End::Broken(error) => debug!(%peer, %error, "connection broken"),
         End::Malformed(error) => {
             Figures::add(&figures.malformed, 1);
-            warn!(%peer, %error, "malformed frame, connection closed");
+            if let Some(left_out) = figures.closed_line.pass() {
+                warn!(%peer, %error, left_out, "malformed frame, connection closed");
+            }
         }
         End::Unfinished => {
             Figures::add(&figures.unfinished, 1);
             let unfinished_bytes_max = connection.options.unfinished_bytes_max;
-            warn!(%peer, unfinished_bytes_max, "unfinished frames of all connections are too long, connection closed");
+            if let Some(left_out) = figures.closed_line.pass() {
+                warn!(%peer, unfinished_bytes_max, left_out, "unfinished frames of all connections are too long, connection closed");
+            }
         }
         End::Idle => {
             Figures::add(&figures.idle, 1);
@@ -73,7 +83,9 @@ pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, hand
         }
         End::Stalled => {
             Figures::add(&figures.stalled, 1);
-            warn!(%peer, "peer does not read, connection closed");
+            if let Some(left_out) = figures.closed_line.pass() {
+                warn!(%peer, left_out, "peer does not read, connection closed");
+            }
         }
     }
     drop(farewell);
@@ -125,6 +137,7 @@ impl Drop for Task<'_> {
         let figures = &self.connection.figures;
         figures.input_bytes.fetch_sub(self.input_capacity as i64, Ordering::Relaxed);
         figures.unfinished_bytes.fetch_sub(self.unfinished_bytes, Ordering::Relaxed);
+        self.connection.remove_unsent(self.output.bytes());
     }
 }
 
@@ -155,7 +168,7 @@ impl Task<'_> {
                     Ok(0) => {}
                     Ok(bytes) => {
                         Figures::add(&self.connection.figures.bytes_out, bytes as u64);
-                        self.connection.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                        self.connection.remove_unsent(bytes);
                         (passed_at, written_at) = (now, now);
                     }
                     Err(error) => return End::Broken(error),
@@ -174,7 +187,8 @@ impl Task<'_> {
             }
             let paused = self.is_paused();
             if !drained && !paused {
-                // The pause that left frames in the input is over.
+                // It had its share, or the pause that left frames in the input is over.
+                tokio::task::yield_now().await;
                 continue;
             }
             if !self.connection.fall_asleep() {
@@ -218,7 +232,7 @@ impl Task<'_> {
     /// Whether no more requests are taken for now.
     fn is_paused(&self) -> bool {
         let options = &self.connection.options;
-        self.connection.unsent_bytes() > options.output_bytes_max
+        self.connection.is_full()
             || self.connection.in_flight.load(Ordering::Acquire) >= options.in_flight_max
             || self.connection.state() != State::Open
     }
@@ -243,8 +257,9 @@ impl Task<'_> {
     /// Handles the frames that are complete; false when it stopped before the last of them.
     fn handle_frames(&mut self) -> Result<bool, FrameError> {
         let mut count = 0;
+        let until = Instant::now() + SHARE;
         let drained = loop {
-            if self.is_paused() {
+            if self.is_paused() || (count > 0 && Instant::now() >= until) {
                 break Ok(false);
             }
             match frame::decode(&mut self.input) {
@@ -320,8 +335,8 @@ impl Task<'_> {
             }
         }
         // First up, then down: never below zero.
-        self.connection.unsent_bytes.fetch_add(self.output.bytes() - before, Ordering::Relaxed);
-        self.connection.unsent_bytes.fetch_sub(estimated, Ordering::Relaxed);
+        self.connection.add_unsent(self.output.bytes() - before);
+        self.connection.remove_unsent(estimated);
     }
 
     fn note_capacity(&mut self) {

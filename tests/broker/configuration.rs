@@ -120,6 +120,7 @@ fn what_cannot_change_while_the_broker_runs_is_refused_by_name_and_nothing_is_wr
             "7",
             "21",
             "12000",
+            "2000000",
             "SYNC_FLUSH",
             "json",
             "other",
@@ -246,7 +247,7 @@ fn a_file_that_cannot_be_written_or_that_became_wrong_changes_nothing() {
 fn no_text_makes_a_change_panic_or_grow() {
     let rig = rig_configured(FILE);
     let mut random = fastrand::Rng::with_seed(25);
-    for round in 0..2_000 {
+    for round in 0..300 {
         let mut text = Vec::new();
         for _ in 0..random.usize(..6) {
             let key =

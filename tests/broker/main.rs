@@ -5,9 +5,11 @@
 mod admin;
 mod configuration;
 mod consuming;
+mod hostile;
 mod network;
 mod pulling;
 mod reports;
+mod reserved;
 mod retrying;
 mod rig;
 mod sending;

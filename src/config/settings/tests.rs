@@ -160,6 +160,7 @@ fn every_default_is_allowed_and_equals_that_of_the_layer() {
     assert_eq!(format!("{broker:?}"), format!("{:?}", BrokerOptions::default()));
     assert_eq!(format!("{:?}", settings.delay_options().unwrap()), format!("{:?}", DelayOptions::default()));
     assert_eq!(format!("{:?}", settings.name_server_options()), format!("{:?}", NameServerOptions::default()));
+    assert_eq!(format!("{:?}", settings.server_options()), format!("{:?}", ServerOptions::default()));
 }
 
 #[test]

@@ -199,6 +199,10 @@ impl Directory for Recorder {
         self.live.lock(path)
     }
 
+    fn keep_brokers_out(&self, path: &Path) -> io::Result<Option<Box<dyn Lock>>> {
+        self.live.keep_brokers_out(path)
+    }
+
     fn space(&self) -> io::Result<Space> {
         self.live.space()
     }

@@ -42,6 +42,10 @@ pub enum Mutation {
     StoreTimeFromWallClock,
     /// Store time does not begin behind that of the last record.
     StoreTimeForgotten,
+    /// Deadlines do not move as store time jumps.
+    ClockJumpsForgotten,
+    /// Store time jumps before the jump is recorded.
+    JumpBeforeRecorded,
     /// The checkpoint keeps what was appended as restored, not what was read back from the log.
     ProgressFromCursor,
     /// Restored records found by recovery do not count.
@@ -58,7 +62,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Those that a simulation drawn from a seed notices. The others have tests of their own.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::AnswerBeforeDurable,
         Self::ReadBeforeDurable,
         Self::TrustFailedSync,
@@ -75,6 +79,8 @@ impl Mutation {
         Self::PinEndsBeforeSync,
         Self::StoreTimeFromWallClock,
         Self::StoreTimeForgotten,
+        Self::ClockJumpsForgotten,
+        Self::JumpBeforeRecorded,
         Self::ProgressFromCursor,
         Self::ProgressFromCheckpoint,
         Self::OneCursorForTwoGenerations,

@@ -1,8 +1,7 @@
 //! The thread that waits for the next deadline.
 //!
-//! It sleeps until exactly then: in `poll` on two kernel timers, one of the wall clock and one of the boot-time clock, and on an event that an
-//! earlier deadline raises. Store time reaches the deadline when the first of the two clocks does, also when the wall clock is stepped or
-//! slewed, and hours of suspension count. Nothing is polled: an idle scheduler never wakes.
+//! It sleeps until exactly then: in `poll` on a kernel timer of the boot-time clock, at whose pace store time runs, and on an event that an earlier
+//! deadline and a jump of store time raise. Hours of suspension count. Nothing is polled: an idle scheduler never wakes.
 
 use std::{
     io,
@@ -13,6 +12,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rustix::{
@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use super::scheduler::Scheduler;
-use crate::{model::Timestamp, store::threads::panic_text};
+use crate::store::threads::panic_text;
 
 /// Name of the thread.
 const THREAD_NAME: &str = "delay-scheduler";
@@ -38,11 +38,8 @@ pub(super) struct Bell {
     stopping: AtomicBool,
 }
 
-/// One kernel timer for each clock that may reach a deadline first.
-struct Timers {
-    wall: OwnedFd,
-    boot: OwnedFd,
-}
+/// A kernel timer of the boot-time clock.
+struct Timer(OwnedFd);
 
 impl Driver {
     /// Starts the thread.
@@ -54,10 +51,10 @@ impl Driver {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stopping: AtomicBool::new(false),
         });
-        let timers = Timers::new()?;
+        let timer = Timer::new()?;
         let rung = bell.clone();
         let thread = thread::Builder::new().name(THREAD_NAME.into()).spawn(move || {
-            let ran = catch_unwind(AssertUnwindSafe(|| run(&scheduler, &timers, &rung)));
+            let ran = catch_unwind(AssertUnwindSafe(|| run(&scheduler, &timer, &rung)));
             let reason = match ran {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => format!("the delay scheduler cannot sleep: {error}"),
@@ -101,24 +98,24 @@ impl Bell {
     }
 }
 
-impl Timers {
+impl Timer {
     fn new() -> io::Result<Self> {
-        let timer = |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
-        Ok(Self { wall: timer(TimerfdClockId::Realtime)?, boot: timer(TimerfdClockId::Boottime)? })
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(timerfd_create(TimerfdClockId::Boottime, flags)?))
     }
 
-    /// Sleeps until store time may have reached `deadline`, or the bell rings. `now` is the store time now.
-    fn sleep(&self, deadline: Option<Timestamp>, now: Timestamp, bell: &Bell) -> io::Result<()> {
-        let wall_ms = deadline.map_or(0, |deadline| deadline.0.max(1));
-        let boot_ms = deadline.map_or(0, |deadline| deadline.0.saturating_sub(now.0).max(1));
-        // A new setting also takes back what the timer has to report; zero disarms it.
-        timerfd_settime(&self.wall, TimerfdTimerFlags::ABSTIME, &once(wall_ms))?;
-        timerfd_settime(&self.boot, TimerfdTimerFlags::empty(), &once(boot_ms))?;
-        let mut events = [
-            PollFd::new(&bell.event, PollFlags::IN),
-            PollFd::new(&self.wall, PollFlags::IN),
-            PollFd::new(&self.boot, PollFlags::IN),
-        ];
+    /// Sleeps until the boot-time clock shows `until`, without that until the bell rings, and no longer than until it rings.
+    fn sleep(&self, until: Option<Duration>, bell: &Bell) -> io::Result<()> {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Zero disarms the timer, so that the first moment of the boot is its second; a time gone by rings at once.
+        let until = until.map(|until| until.max(Duration::from_nanos(1)));
+        let until = until.map_or(none, |until| Timespec {
+            tv_sec: i64::try_from(until.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: until.subsec_nanos().into(),
+        });
+        // A new setting also takes back what the timer has to report.
+        timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval: none, it_value: until })?;
+        let mut events = [PollFd::new(&bell.event, PollFlags::IN), PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut events, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {
                 bell.silence();
@@ -129,40 +126,39 @@ impl Timers {
     }
 }
 
-fn run(scheduler: &Scheduler, timers: &Timers, bell: &Bell) -> io::Result<()> {
+fn run(scheduler: &Scheduler, timer: &Timer, bell: &Bell) -> io::Result<()> {
     while !bell.is_stopping() {
         let Some(now) = scheduler.store().map(|store| store.now()) else { return Ok(()) };
         if scheduler.tick(now).closed {
             return Ok(());
         }
         if let Some(deadline) = scheduler.fall_asleep(now) {
-            timers.sleep(deadline, now, bell)?;
+            let Some(store) = scheduler.store() else { return Ok(()) };
+            let until = deadline.map(|deadline| store.since_boot_at(deadline));
+            drop(store);
+            timer.sleep(until, bell)?;
             scheduler.wake_up();
         }
     }
     Ok(())
 }
 
-fn once(ms: i64) -> Itimerspec {
-    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    Itimerspec { it_interval: none, it_value: Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 } }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::{Clock, SystemClock};
 
     #[test]
-    fn the_bell_and_either_clock_end_a_sleep() {
-        let timers = Timers::new().unwrap();
+    fn the_bell_and_the_clock_end_a_sleep() {
+        let timer = Timer::new().unwrap();
         let bell = Bell { event: eventfd(0, EventfdFlags::NONBLOCK).unwrap(), stopping: AtomicBool::new(false) };
 
-        // The bell, rung before; then a deadline that the wall clock reached long ago; then one that the boot clock reaches in a moment
-        // and the wall clock in a thousand years.
+        // The bell, rung before; then a time gone by; then one that comes in a moment.
         bell.ring();
-        timers.sleep(None, Timestamp(0), &bell).unwrap();
-        timers.sleep(Some(Timestamp(5)), Timestamp(0), &bell).unwrap();
-        let far = Timestamp(32_000_000_000_000);
-        timers.sleep(Some(far), Timestamp(far.0 - 1), &bell).unwrap();
+        timer.sleep(None, &bell).unwrap();
+        timer.sleep(Some(Duration::ZERO), &bell).unwrap();
+        let until = SystemClock::new().since_boot() + Duration::from_millis(2);
+        timer.sleep(Some(until), &bell).unwrap();
+        assert!(SystemClock::new().since_boot() >= until);
     }
 }

@@ -5,7 +5,7 @@
 //! | `scheduleMessageOffset_<level>` | | text `<delivered>,<max>` as in RocketMQ's runtime info, for each level used so far |
 //! | `delayLevelMs` | `level` | how long the level waits; absent if the table has it no more |
 //! | `delayPending`, `delayPendingBytes` | `level` | what waits |
-//! | `delayNextDeadlineMs` | `level` | when the next message is due, ms since the epoch; absent if none waits |
+//! | `delayNextDeadlineMs` | `level` | when the next message is due by the wall clock as it is now, ms since the epoch; absent if none waits |
 //! | `delayPaused` | `level` | how many parts of the level pause after a failure |
 //! | `delayGenerationPending` | `level`, `generation` | what waits of one generation of the level; absent once it is drained |
 //! | `delayGenerationMs` | `level`, `generation` | how long it waits: differs from `delayLevelMs` after a change of the table; absent for what Apache RocketMQ stored |
@@ -27,6 +27,7 @@ use crate::{
 pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
     let mut figures = Vec::new();
     let options = scheduler.options();
+    let ahead_of_wall_ms = scheduler.store().map_or(0, |store| store.ahead_of_wall_ms());
     for view in scheduler.level_views() {
         let LevelView { level, counts, .. } = view;
         if view.max > 0 {
@@ -38,7 +39,7 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
             });
         }
         let duration = options.levels.duration(level).map(|duration| duration.as_millis() as f64);
-        let deadline = deadline_ms(view.next_deadline);
+        let deadline = deadline_ms(view.next_deadline, ahead_of_wall_ms);
         let numbers = [
             ("delayLevelMs", duration),
             ("delayPending", Some(view.pending as f64)),
@@ -60,7 +61,7 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
             let numbers = [
                 ("delayGenerationPending", Some(part.pending as f64)),
                 ("delayGenerationMs", duration),
-                ("delayGenerationNextDeadlineMs", deadline_ms(part.next_deadline)),
+                ("delayGenerationNextDeadlineMs", deadline_ms(part.next_deadline, ahead_of_wall_ms)),
             ];
             figures.extend(numbers.into_iter().filter_map(|(name, value)| {
                 let labels = vec![("level", level.to_string()), ("generation", part.generation.0.to_string())];
@@ -82,6 +83,6 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
     figures
 }
 
-fn deadline_ms(deadline: Option<Timestamp>) -> Option<f64> {
-    deadline.map(|deadline| deadline.0.max(0) as f64)
+fn deadline_ms(deadline: Option<Timestamp>, ahead_of_wall_ms: i64) -> Option<f64> {
+    deadline.map(|deadline| deadline.0.saturating_sub(ahead_of_wall_ms).max(0) as f64)
 }

@@ -67,6 +67,13 @@ impl LevelScheduler {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.scheduler.next_deadline()
     }
+
+    /// Wakes the thread, if there is one.
+    fn ring(&self) {
+        if let Some(bell) = &*self.bell.lock().unwrap_or_else(PoisonError::into_inner) {
+            bell.ring();
+        }
+    }
 }
 
 impl Plugin for LevelScheduler {
@@ -115,11 +122,14 @@ impl Plugin for LevelScheduler {
     }
 
     fn round_ended(&self) {
-        if self.scheduler.round_ended()
-            && let Some(bell) = &*self.bell.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            bell.ring();
+        if self.scheduler.round_ended() {
+            self.ring();
         }
+    }
+
+    fn clock_jumped(&self, by: Duration) {
+        self.scheduler.clock_jumped(by);
+        self.ring();
     }
 
     fn pinned_from(&self) -> Option<PhysicalOffset> {

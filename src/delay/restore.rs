@@ -20,7 +20,7 @@ use crate::{
         is_legal_topic, names,
     },
     record::{Record, RecordView, encoded_bytes},
-    store::QueueEntry,
+    store::{ClockJumps, QueueEntry},
 };
 
 /// Most topics whose names are kept ready.
@@ -123,7 +123,7 @@ impl<'a> DelayProperties<'a> {
     }
 }
 
-/// When a waiting record is due.
+/// When a waiting record is to be delivered, by the store time of when it was stored: what is due moves with the jumps of that.
 ///
 /// `tag_code` is that of its queue entry; it counts only for what Apache RocketMQ wrote. A time before the store time, or later than the
 /// longest delay on record allows, is damage: the message then waits as long as that, so that it is never early.
@@ -137,11 +137,18 @@ pub(super) fn deliver_at(record: &RecordView<'_>, tag_code: Option<i64>, longest
         .unwrap_or_else(|| stored_at.plus(longest))
 }
 
-/// Looks at the record of a queue entry, which the store has checked (`None` if it could not be read), and restores it if it is due.
+/// When a waiting record is due: its deliver time, moved by the jumps of store time since it was stored.
+pub(super) fn due(record: &RecordView<'_>, tag_code: Option<i64>, longest: Duration, jumps: &ClockJumps) -> Timestamp {
+    jumps.due(record.stored_at(), deliver_at(record, tag_code, longest))
+}
+
+/// Looks at the record of a queue entry, which the store has checked (`None` if it could not be read), and restores it if it is due. The jumps
+/// must not be older than `now`.
 pub(super) fn look(
     source: &Source,
     record: Option<&Record>,
     now: Timestamp,
+    jumps: &ClockJumps,
     topics: &dyn RealTopics,
     names: &mut TopicNames,
 ) -> Look {
@@ -155,7 +162,7 @@ pub(super) fn look(
     if !is_source {
         return Look::Unreadable("the record is another one than the queue entry says");
     }
-    let due = deliver_at(&record, Some(source.entry.tag_code), source.longest);
+    let due = due(&record, Some(source.entry.tag_code), source.longest, jumps);
     if due > now {
         return Look::NotDue(due);
     }
@@ -265,7 +272,8 @@ mod tests {
             longest: Duration::from_secs(5),
         };
         let record = Record::parse(&bytes).unwrap();
-        look(&source, Some(&record), Timestamp(now), &EveryTopic(resolved), &mut TopicNames::default())
+        let jumps = ClockJumps::default();
+        look(&source, Some(&record), Timestamp(now), &jumps, &EveryTopic(resolved), &mut TopicNames::default())
     }
 
     const REAL: [(&str, &str); 3] = [("DELAY", "2"), ("REAL_TOPIC", "orders"), ("REAL_QID", "6")];

@@ -24,7 +24,7 @@ use super::{
     entries::{self, Entries, Origin, end_of},
     park::marker,
     progress::{LevelProgress, Pause, Progress, Taken, Waiting},
-    restore::{DelayProperties, Look, Source, TopicNames, Unrestorable, deliver_at, look},
+    restore::{DelayProperties, Look, Source, TopicNames, Unrestorable, deliver_at, due, look},
     stamp::{Generation, Stamp},
 };
 use crate::{
@@ -284,6 +284,7 @@ impl Scheduler {
         let stamp = Stamp::from_field(record.prepared_offset());
         let queue_offset = record.queue_offset().0;
         let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
+        let jumps = self.store().map(|store| store.clock_jumps()).unwrap_or_default();
 
         let options = self.options();
         let mut entries = self.entries();
@@ -303,7 +304,7 @@ impl Scheduler {
             progress.pass(queue_offset);
             return (level, stamp.generation, duration);
         }
-        let due = (stamp.generation != Generation::APACHE).then(|| deliver_at(record, None, longest));
+        let due = (stamp.generation != Generation::APACHE).then(|| due(record, None, longest, &jumps));
         let is_head = progress.add(&Waiting {
             queue_offset,
             position: dispatched.position,
@@ -404,6 +405,22 @@ impl Scheduler {
     pub(super) fn round_ended(&self) -> bool {
         let mut state = self.state();
         mem::take(&mut state.wake) | mem::take(&mut state.blocked)
+    }
+
+    /// Store time jumped: deadlines moved as it did, and pauses go on for as long as they would have.
+    pub(super) fn clock_jumped(&self, by: Duration) {
+        let Some(now) = self.store().map(|store| store.now()) else { return };
+        let mut state = self.state();
+        // A pause that began behind the jump must not become longer by it.
+        let later = |until: Timestamp| until.plus(by).min(now.plus(PAUSE_MAX));
+        state.unresolved_until = state.unresolved_until.map(later);
+        for run in state.progress.levels.values_mut().flat_map(|level| &mut level.runs) {
+            run.stand.head = None;
+            if let Some(pause) = &mut run.stand.pause {
+                pause.until = later(pause.until);
+                pause.since = pause.since.plus(by).min(now);
+            }
+        }
     }
 
     /// The tag code of a waiting record's queue entry: its deliver time.
@@ -522,6 +539,8 @@ impl Scheduler {
     /// Reads, verifies and builds a batch.
     fn build(&self, store: &MessageStore, job: &Job, now: Timestamp, names: &mut TopicNames) -> (Batch, BatchEnd) {
         let mut batch = Batch { end: job.cursor, ..Batch::default() };
+        // Younger than `now`: they hold all jumps that led to it.
+        let jumps = store.clock_jumps();
         let records_max = if job.alone { 1 } else { job.at_most.unwrap_or(BATCH_RECORDS_MAX) };
         while batch.end < job.to && batch.drafts.len() < records_max && batch.bytes < BATCH_BYTES_MAX {
             let left = usize::try_from(job.to - batch.end).unwrap_or(usize::MAX);
@@ -541,7 +560,7 @@ impl Scheduler {
                 let looked = if job.refused {
                     Look::Never(Unrestorable::Refused, now)
                 } else {
-                    let looked = || look(&source, record.as_ref(), now, &*self.topics, names);
+                    let looked = || look(&source, record.as_ref(), now, &jumps, &*self.topics, names);
                     catch_unwind(AssertUnwindSafe(looked)).unwrap_or(Look::Never(Unrestorable::Panicked, now))
                 };
                 let (draft, due, parked) = match looked {
@@ -549,10 +568,13 @@ impl Scheduler {
                     Look::Restored(draft, due) => (draft, due, false),
                     Look::Never(reason, due) => (self.park(&source, record.as_ref(), reason, now), due, true),
                     Look::Unreadable(reason) => {
-                        let hint = Timestamp(entry.tag_code);
+                        let said = Timestamp(entry.tag_code);
+                        // Its store time is not known: the earliest there can be.
+                        let stored_at = Timestamp(said.0.saturating_sub_unsigned(ms(job.longest)));
+                        let hint = jumps.due(stored_at, said);
                         if !batch.drafts.is_empty() {
                             return (batch, BatchEnd::Full);
-                        } else if hint > now && hint <= now.plus(job.longest) {
+                        } else if hint > now && said <= now.plus(job.longest) {
                             return (batch, BatchEnd::NotDue(hint));
                         } else if !job.gives_up(now, self.options().park_after) {
                             let next = entries::read(store, job.level, batch.end + 1, 1);
@@ -830,6 +852,10 @@ fn generation_views(progress: &LevelProgress) -> Vec<GenerationView> {
         view.next_deadline = view.next_deadline.into_iter().chain(run.due()).min();
     }
     views.into_values().collect()
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn longer(before: Option<Pause>, now: Timestamp) -> Pause {

@@ -6,7 +6,7 @@
 //!
 //! Ours holds a copy of RocketMQ's. Apache RocketMQ changes its file as soon as it writes; the two then differ, and ours says nothing about
 //! what Apache wrote: it is not believed. So that a crash between the writing of the two is not taken for that, ours also holds the copy
-//! from before.
+//! from before. What it says of the clock stays true all the same.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,12 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use tracing::warn;
 
-use super::{Loaded, StateFile, StoreError, obstacle::clearing, room::is_full};
+use super::{
+    Loaded, StateFile, StoreError,
+    clock::{ClockJump, ClockJumps, ClockState},
+    obstacle::clearing,
+    room::is_full,
+};
 use crate::{
     env::{BootId, Directory},
     model::{PhysicalOffset, Timestamp},
@@ -59,18 +64,29 @@ pub(super) struct Checkpoint {
     pub(super) log_first: PhysicalOffset,
     /// The record that ends at `position`; none if the log was empty or its older part is gone.
     pub(super) last_record: Option<LastRecord>,
-    /// The boot of the machine in which this was written.
-    pub(super) boot_id: BootId,
-    /// The wall clock when this was written.
-    pub(super) wall: Timestamp,
-    /// The boot-time clock when this was written.
-    pub(super) since_boot: Duration,
+    /// How store time goes on.
+    pub(super) clock: ClockState,
     /// What RocketMQ's checkpoint says from now on.
     pub(super) rocketmq: RocketmqCheckpoint,
     /// What there is besides the log below `position`.
     pub(super) derived: Derived,
     /// What each plugin saved, by its name.
     pub(super) plugins: BTreeMap<String, Vec<u8>>,
+}
+
+/// What the files say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundCheckpoint {
+    pub(super) checkpoint: Checkpoint,
+    /// RocketMQ's checkpoint was changed since: nothing is to be believed but the clock, and what can be compared with the log.
+    pub(super) apache_wrote: bool,
+}
+
+impl FoundCheckpoint {
+    /// The checkpoint, if it says where recovery may start.
+    pub(super) fn believed(self) -> Option<Checkpoint> {
+        (!self.apache_wrote).then_some(self.checkpoint)
+    }
 }
 
 /// How much is derived from the log, to notice when a part of it was removed.
@@ -131,13 +147,21 @@ struct Stored {
     #[serde(default)]
     log_first: u64,
     last_record: Option<LastRecord>,
-    boot_id: String,
-    wall_ms: i64,
-    since_boot_ns: u64,
+    clock: StoredClock,
     rocketmq: [i64; 5],
     rocketmq_before: Option<[i64; 5]>,
     derived: Derived,
     plugins: BTreeMap<String, Hex>,
+}
+
+/// A [`ClockState`] as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StoredClock {
+    boot_id: String,
+    since_boot_ns: u64,
+    store_time_ms: i64,
+    jumps: Vec<ClockJump>,
 }
 
 /// Bytes, as hexadecimal digits in JSON.
@@ -202,34 +226,43 @@ impl CheckpointFiles {
         }
     }
 
-    /// Our checkpoint, or the one before if the newest cannot be read; `None`, with a warning unless there is none, if it cannot be
-    /// believed: damaged, or RocketMQ's checkpoint was changed since.
-    pub(super) fn load(&self) -> Option<Checkpoint> {
+    /// Our checkpoint, or the one before if the newest cannot be read; `None`, with a warning unless there is none, if neither can.
+    pub(super) fn load(&self) -> Option<FoundCheckpoint> {
         let stored = match self.ours.load(parse) {
             Loaded::Main(stored) | Loaded::Backup(stored) => stored,
             Loaded::Absent => return None,
-            // Already logged.
-            Loaded::Unreadable(_) => return None,
+            Loaded::Unreadable(_) => {
+                warn!(
+                    path = self.ours.display(),
+                    "steps of the wall clock before this start are not known: what waits may be early by as much"
+                );
+                return None;
+            }
         };
         let rocketmq = self.load_rocketmq().map(RocketmqCheckpoint::fields);
-        if rocketmq != Some(stored.rocketmq) && rocketmq != stored.rocketmq_before {
+        let apache_wrote = rocketmq != Some(stored.rocketmq) && rocketmq != stored.rocketmq_before;
+        if apache_wrote {
             warn!(
                 path = self.ours.display(),
                 "RocketMQ's checkpoint changed since ours was written, ours is not used: the whole log is scanned"
             );
-            return None;
         }
-        Some(Checkpoint {
+        let clock = ClockState {
+            boot_id: BootId(stored.clock.boot_id),
+            since_boot: Duration::from_nanos(stored.clock.since_boot_ns),
+            store_time: Timestamp(stored.clock.store_time_ms),
+            jumps: ClockJumps::new(&stored.clock.jumps),
+        };
+        let checkpoint = Checkpoint {
             position: PhysicalOffset(stored.position),
             log_first: PhysicalOffset(stored.log_first),
             last_record: stored.last_record,
-            boot_id: BootId(stored.boot_id),
-            wall: Timestamp(stored.wall_ms),
-            since_boot: Duration::from_nanos(stored.since_boot_ns),
+            clock,
             rocketmq: RocketmqCheckpoint::from_fields(stored.rocketmq),
             derived: stored.derived,
             plugins: stored.plugins.into_iter().map(|(name, blob)| (name, blob.0)).collect(),
-        })
+        };
+        Some(FoundCheckpoint { checkpoint, apache_wrote })
     }
 
     /// Looks at our checkpoint and at the one before it: whether each is there, or what is wrong with it.
@@ -243,26 +276,41 @@ impl CheckpointFiles {
     /// [`StoreError::Io`]; the checkpoints from before are then still good.
     pub(super) fn save(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         let before = self.load_rocketmq();
+        self.save_ours(checkpoint, before)?;
+        if before != Some(checkpoint.rocketmq) {
+            let at = |source| StoreError::Io { action: "write", path: self.directory.display(&self.rocketmq), source };
+            self.save_rocketmq(checkpoint.rocketmq).map_err(at)?;
+        }
+        Ok(())
+    }
+
+    /// Writes our checkpoint again where only the clock is new; durable on return.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; whether the old or the new one is in place is then not known.
+    pub(super) fn save_clock(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
+        self.save_ours(checkpoint, self.load_rocketmq())
+    }
+
+    fn save_ours(&self, checkpoint: &Checkpoint, before: Option<RocketmqCheckpoint>) -> Result<(), StoreError> {
+        let clock = &checkpoint.clock;
         let stored = Stored {
             position: checkpoint.position.0,
             log_first: checkpoint.log_first.0,
             last_record: checkpoint.last_record,
-            boot_id: checkpoint.boot_id.0.clone(),
-            wall_ms: checkpoint.wall.0,
-            since_boot_ns: u64::try_from(checkpoint.since_boot.as_nanos()).unwrap_or(u64::MAX),
+            clock: StoredClock {
+                boot_id: clock.boot_id.0.clone(),
+                since_boot_ns: u64::try_from(clock.since_boot.as_nanos()).unwrap_or(u64::MAX),
+                store_time_ms: clock.store_time.0,
+                jumps: clock.jumps.as_slice().to_vec(),
+            },
             rocketmq: checkpoint.rocketmq.fields(),
             rocketmq_before: before.map(RocketmqCheckpoint::fields),
             derived: checkpoint.derived,
             plugins: checkpoint.plugins.iter().map(|(name, blob)| (name.clone(), Hex(blob.clone()))).collect(),
         };
-        let at = |source, path| StoreError::Io { action: "write", path, source };
-        let text = seal(stored).map_err(|error| at(io::Error::other(error), self.ours.display()))?;
-        self.ours.save(&text).map_err(|error| at(error, self.ours.display()))?;
-        if before != Some(checkpoint.rocketmq) {
-            self.save_rocketmq(checkpoint.rocketmq)
-                .map_err(|error| at(error, self.directory.display(&self.rocketmq)))?;
-        }
-        Ok(())
+        let written = seal(stored).map_err(io::Error::other).and_then(|text| self.ours.save(&text));
+        written.map_err(|source| StoreError::Io { action: "write", path: self.ours.display(), source })
     }
 
     fn save_rocketmq(&self, checkpoint: RocketmqCheckpoint) -> io::Result<()> {
@@ -344,9 +392,15 @@ mod tests {
             position: PhysicalOffset(position),
             log_first: PhysicalOffset(position / 2),
             last_record: Some(LastRecord { position: position - 145, bytes: 145, stored_at: 7, crc32: u32::MAX }),
-            boot_id: BootId("5e4d0c1a".to_owned()),
-            wall: Timestamp(1_700_000_000_123),
-            since_boot: Duration::from_nanos(86_400_000_000_001),
+            clock: ClockState {
+                boot_id: BootId("5e4d0c1a".to_owned()),
+                since_boot: Duration::from_nanos(86_400_000_000_001),
+                store_time: Timestamp(1_700_000_000_123),
+                jumps: ClockJumps::new(&[
+                    ClockJump { below_ms: 1_600_000_000_000, by_ms: 2_000, end: Some(position) },
+                    ClockJump { below_ms: 1_700_000_000_000, by_ms: 3_600_000, end: None },
+                ]),
+            },
             rocketmq: rocketmq(i64::try_from(position).unwrap()),
             derived: Derived { queues: 2, entries: 7, index_end: position, first_entries: 3, index_files: 1 },
             plugins: BTreeMap::from([("levels".to_owned(), (0..=255).collect()), ("none".to_owned(), Vec::new())]),
@@ -355,6 +409,11 @@ mod tests {
 
     fn files(directory: &MemoryDirectory) -> CheckpointFiles {
         CheckpointFiles::new(Arc::new(directory.clone()))
+    }
+
+    /// What is believed of what was saved.
+    fn load(directory: &MemoryDirectory) -> Option<Checkpoint> {
+        files(directory).load().and_then(FoundCheckpoint::believed)
     }
 
     fn saved(positions: &[u64]) -> MemoryDirectory {
@@ -384,8 +443,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_is_loaded_as_it_was_saved() {
-        assert_eq!(files(&saved(&[1000, 2000])).load(), Some(checkpoint(2000)));
-        assert_eq!(files(&MemoryDirectory::new()).load(), None);
+        assert_eq!(load(&saved(&[1000, 2000])), Some(checkpoint(2000)));
+        assert_eq!(load(&MemoryDirectory::new()), None);
     }
 
     #[test]
@@ -396,9 +455,9 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 1;
             directory.write(Path::new(OUR_CHECKPOINT), &bad).unwrap();
-            assert_eq!(files(&directory).load(), None, "byte {at}");
+            assert_eq!(load(&directory), None, "byte {at}");
             directory.write(Path::new(OUR_CHECKPOINT), &good[..at]).unwrap();
-            assert_eq!(files(&directory).load(), None, "cut at {at}");
+            assert_eq!(load(&directory), None, "cut at {at}");
         }
     }
 
@@ -406,10 +465,21 @@ mod tests {
     fn store_41_a_checkpoint_is_not_believed_once_apache_changed_its_own() {
         let directory = saved(&[1000, 2000]);
         directory.write(Path::new(ROCKETMQ_CHECKPOINT), &rocketmq(3000).to_bytes()).unwrap();
-        assert_eq!(files(&directory).load(), None);
+        assert_eq!(load(&directory), None);
 
         directory.remove(Path::new(ROCKETMQ_CHECKPOINT)).unwrap();
-        assert_eq!(files(&directory).load(), None);
+        assert_eq!(load(&directory), None);
+    }
+
+    #[test]
+    fn the_clock_of_a_checkpoint_is_believed_though_apache_changed_its_own() {
+        let directory = saved(&[1000, 2000]);
+        directory.write(Path::new(ROCKETMQ_CHECKPOINT), &rocketmq(3000).to_bytes()).unwrap();
+
+        let found = files(&directory).load().unwrap();
+
+        assert!(found.apache_wrote);
+        assert_eq!(found.checkpoint.clock, checkpoint(2000).clock);
     }
 
     #[test]
@@ -433,7 +503,7 @@ mod tests {
                 assert!(files(&directory).save(&checkpoint(5000)).is_err());
 
                 for left in (0..40).map(|seed| directory.crash(seed)).chain([directory.kill()]) {
-                    let found = files(&left).load().map(|found| found.position.0);
+                    let found = load(&left).map(|found| found.position.0);
                     let allowed = [before.last().copied(), Some(5000)];
                     assert!(allowed.contains(&found), "step {step} after {before:?}: {found:?}");
                 }
@@ -446,7 +516,7 @@ mod tests {
         fn arbitrary_bytes_are_no_checkpoint(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let directory = saved(&[1000]);
             directory.write(Path::new(OUR_CHECKPOINT), &bytes).unwrap();
-            prop_assert_eq!(files(&directory).load(), None);
+            prop_assert_eq!(load(&directory), None);
         }
 
         #[test]
@@ -455,7 +525,7 @@ mod tests {
             wanted.plugins.insert("blob".to_owned(), blob);
             let directory = MemoryDirectory::new();
             files(&directory).save(&wanted).unwrap();
-            prop_assert_eq!(files(&directory).load(), Some(wanted));
+            prop_assert_eq!(load(&directory), Some(wanted));
         }
     }
 }

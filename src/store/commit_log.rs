@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     env::{Allocation, EntryKind, Env},
-    model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
+    model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Topic},
     mutation::Mutation,
     record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
 };
@@ -132,8 +132,7 @@ impl CommitLog {
     }
 
     /// Says where the log goes on, and which queue offsets come next. Before that nothing may be appended.
-    pub(super) fn resume(&self, position: PhysicalOffset, queue_offsets: QueueOffsets, last_stored_at: Timestamp) {
-        self.clock.not_before(last_stored_at);
+    pub(super) fn resume(&self, position: PhysicalOffset, queue_offsets: QueueOffsets) {
         *self.writer.lock().unwrap_or_else(PoisonError::into_inner) =
             Writer { position, queue_offsets, ..Writer::default() };
         self.written.store(position.0, Ordering::SeqCst);
@@ -166,7 +165,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// The store time now.
+    /// The store's own time.
     pub(super) fn clock(&self) -> &StoreClock {
         &self.clock
     }
@@ -174,6 +173,11 @@ impl CommitLog {
     /// The position behind the newest record.
     pub(super) fn written(&self) -> PhysicalOffset {
         PhysicalOffset(self.written.load(Ordering::SeqCst))
+    }
+
+    /// The position behind the newest record, once no append is under way.
+    pub(super) fn end(&self) -> PhysicalOffset {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).position
     }
 
     /// The first position still there.

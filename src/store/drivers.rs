@@ -2,7 +2,7 @@
 //!
 //! - **dispatch** runs [`MessageStore::dispatch_round`] while there is something to read.
 //! - **flush** syncs: at once when somebody waits or under SYNC_FLUSH, else in intervals; it sleeps without wake-ups while all is synced.
-//! - **upkeep** writes checkpoints, makes the next segment ahead of time, and runs the retention.
+//! - **upkeep** writes checkpoints, follows the wall clock, makes the next segment ahead of time, and runs the retention.
 //!
 //! Each sleeps by parking and is woken by unparking, which costs next to nothing while it is awake.
 
@@ -20,6 +20,8 @@ use crate::model::PhysicalOffset;
 
 /// Bytes of log that one dispatch round takes at most.
 const ROUND_BYTES: u64 = 1 << 20;
+/// Longest time between two looks at the wall clock.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 /// First pause after a failed round or sync; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Pause between two rounds of upkeep while there is no room, or something cannot be written.
@@ -195,6 +197,7 @@ fn upkeep(store: &MessageStore) {
     let mut last_checkpoint = Instant::now();
     let mut last_retention: Option<Instant> = None;
     let (mut has_spare, mut checkpoints) = (true, true);
+    let mut is_clock_behind = false;
     while !store.drivers.is_stopping() {
         let spare = store.log.prepare_spare();
         if let Err(error) = &spare
@@ -206,6 +209,13 @@ fn upkeep(store: &MessageStore) {
             );
         }
         has_spare = spare.is_ok();
+        let followed = store.follow_clock();
+        if let Err(error) = &followed
+            && !is_clock_behind
+        {
+            tracing::error!(error = error as &dyn std::error::Error, "cannot follow the wall clock; trying again");
+        }
+        is_clock_behind = followed.is_err();
         let dispatched = PhysicalOffset(store.dispatched.load(Ordering::Acquire));
         let ahead = dispatched.since(PhysicalOffset(store.checkpointed.load(Ordering::Acquire)));
         let is_old = last_checkpoint.elapsed() >= store.options.checkpoint_interval;
@@ -230,6 +240,6 @@ fn upkeep(store: &MessageStore) {
             }
             last_retention = Some(Instant::now());
         }
-        thread::park_timeout(pause);
+        thread::park_timeout(pause.min(CLOCK_INTERVAL));
     }
 }

@@ -6,12 +6,13 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 
 use super::{
-    Admission, AdmitContext, AppendError, Figure, FigureValue, FlushPolicy, Plugin, Refusal, RefusalKind,
+    Admission, AdmitContext, AppendError, ClockJumps, Figure, FigureValue, FlushPolicy, Plugin, Refusal, RefusalKind,
     SettingChange, StateFile, StoreError, StoreHandle, StoreOptions,
     checkpoint::{Checkpoint, CheckpointFiles, LastRecord, RocketmqCheckpoint},
     commit_log::{CommitLog, Encoded},
@@ -59,7 +60,8 @@ pub struct MessageStore {
     pub(super) damaged_bytes: AtomicU64,
     pub(super) drivers: Drivers,
     pub(super) checkpoint_files: CheckpointFiles,
-    checkpointing: Mutex<()>,
+    /// The last checkpoint that was saved; held while one is written.
+    pub(super) checkpointing: Mutex<Option<Checkpoint>>,
     lock: Mutex<Option<Box<dyn Lock>>>,
 }
 
@@ -155,7 +157,7 @@ impl MessageStore {
                 damaged_bytes: AtomicU64::new(0),
                 drivers: Drivers::default(),
                 checkpoint_files: CheckpointFiles::new(env.directory.clone()),
-                checkpointing: Mutex::new(()),
+                checkpointing: Mutex::default(),
                 lock: Mutex::new(Some(lock)),
                 options,
                 env,
@@ -195,6 +197,9 @@ impl MessageStore {
 
     /// Saves everything, so that the next start has nothing to recover.
     fn finish(&self) -> Result<(), StoreError> {
+        if let Err(error) = self.follow_clock() {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot follow the wall clock");
+        }
         self.sync_once()?;
         while self.dispatch_round(u64::MAX)? {}
         self.checkpoint_once()?;
@@ -326,9 +331,73 @@ impl MessageStore {
         self.readable().since(PhysicalOffset(self.dispatched.load(Ordering::Acquire)))
     }
 
-    /// The store's own time: it never falls, whatever the wall clock does.
+    /// The store's own time: it never falls, and goes on at the pace of the boot-time clock, whatever the wall clock does.
     pub fn now(&self) -> Timestamp {
         self.log.clock().now()
+    }
+
+    /// What the boot-time clock shows when the store's own time reaches `time`, if it does not jump before: see [`Plugin::clock_jumped`].
+    pub fn since_boot_at(&self, time: Timestamp) -> Duration {
+        self.log.clock().since_boot_at(time)
+    }
+
+    /// The jumps of store time that move deadlines. Asked for after [`MessageStore::now`], they hold all that led to that time.
+    pub fn clock_jumps(&self) -> ClockJumps {
+        self.log.clock().jumps()
+    }
+
+    /// How far the store's own time is ahead of the wall clock, in milliseconds; negative if it is behind.
+    pub fn ahead_of_wall_ms(&self) -> i64 {
+        self.log.clock().ahead_of_wall_ms()
+    }
+
+    /// Lets the store's own time follow the wall clock, if that was set forward; gives by how much.
+    ///
+    /// # Errors
+    /// The jump could not be recorded; store time goes on without it, and the next call tries again. [`StoreError::Failed`] if it could not be
+    /// taken back either: the store accepts no more appends.
+    pub fn follow_clock(&self) -> Result<Option<Duration>, StoreError> {
+        let mut saved = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = self.log.clock();
+        let (Some(before), Some(jump)) = (&*saved, clock.due_jump()) else { return Ok(None) };
+        let Some(recording) = clock.record(jump) else { return Ok(None) };
+        let mut checkpoint = Checkpoint { clock: recording.to_save(), ..before.clone() };
+        if Mutation::JumpBeforeRecorded.is_on() {
+            recording.follow();
+            self.checkpoint_files.save_clock(&checkpoint)?;
+            return Ok(Some(jump.by));
+        }
+        if let Err(error) = self.checkpoint_files.save_clock(&checkpoint) {
+            let in_place = self.checkpoint_files.load().is_none_or(|found| found.checkpoint.clock == checkpoint.clock);
+            // Twice, so that the version before does not hold it either.
+            let taken_back =
+                || self.checkpoint_files.save_clock(before).and_then(|()| self.checkpoint_files.save_clock(before));
+            if in_place && let Err(error) = taken_back() {
+                // A process after this one would believe it, and what is stored meanwhile would be early.
+                let reason = format!("a jump of the clock can neither be recorded nor taken back: {error}");
+                self.health.fail(&reason);
+                return Err(StoreError::Failed { reason });
+            }
+            return Err(error);
+        }
+        recording.follow();
+        // No append is under way that took its store time before.
+        clock.jumped_before(self.log.end());
+        checkpoint.clock = clock.to_save();
+        tracing::warn!(
+            by_ms = jump.by.as_millis(),
+            "the wall clock was set forward; store time follows, and what waits keeps its time"
+        );
+        *saved = Some(checkpoint);
+        drop(saved);
+        if let Err(error) = self.save_clock_again() {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "cannot write the checkpoint a second time");
+        }
+        for plugin in &self.dispatcher.plugins {
+            plugin.clock_jumped(jump.by);
+        }
+        Ok(Some(jump.by))
     }
 
     /// What the store was opened with.
@@ -346,6 +415,12 @@ impl MessageStore {
         if self.dispatcher.listener.set(listener).is_err() {
             tracing::warn!("a second arrival listener is ignored");
         }
+    }
+
+    /// Writes the last checkpoint once more, so that the version before holds a new clock, too.
+    pub(super) fn save_clock_again(&self) -> Result<(), StoreError> {
+        let saved = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        saved.as_ref().map_or(Ok(()), |checkpoint| self.checkpoint_files.save_clock(checkpoint))
     }
 
     /// Deletes what is stored for a topic: its queues are removed, and what is not dispatched yet never will be; its records stay in the log
@@ -400,10 +475,13 @@ impl MessageStore {
             number("unsyncedBytes", end.since(self.durable())),
             number("dispatchBehindBytes", self.dispatch_behind_bytes()),
             number("damagedBytes", self.damaged_bytes.load(Ordering::Relaxed)),
-            number(
-                "storeTimeAheadOfWallMs",
-                u64::try_from(self.log.clock().ahead_of_wall().as_millis()).unwrap_or(u64::MAX),
-            ),
+            number("clockJumps", self.log.clock().followed()),
+            number("clockJumpsKept", self.clock_jumps().as_slice().len() as u64),
+            Figure {
+                name: "storeTimeAheadOfWallMs".into(),
+                labels: Vec::new(),
+                value: FigureValue::Number(self.ahead_of_wall_ms() as f64),
+            },
         ];
         figures.push(number("pendingRoomBytes", self.owed_bytes()));
         figures.extend(self.room.refused().map(|(reason, count)| Figure {
@@ -511,13 +589,15 @@ impl MessageStore {
     /// # Errors
     /// See [`StoreError`].
     pub fn checkpoint_once(&self) -> Result<(), StoreError> {
-        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut saved = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
         // State and position belong together: no round may be under way.
-        let (position, last, derived, plugins) = {
+        let (position, last, derived, plugins, waiting_from) = {
             let dispatching = self.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
             let state = |plugin: &Arc<dyn Plugin>| (plugin.name().to_owned(), plugin.state());
             let plugins = self.dispatcher.plugins.iter().map(state).collect();
-            (dispatching.position, dispatching.last, self.dispatcher.derived(), plugins)
+            let pinned = self.dispatcher.plugins.iter().filter_map(|plugin| plugin.pinned_from()).min();
+            let waiting_from = pinned.map_or(dispatching.position, |pinned| pinned.min(dispatching.position));
+            (dispatching.position, dispatching.last, self.dispatcher.derived(), plugins, waiting_from)
         };
         let by_index = self.dispatcher.index.as_ref().and_then(Index::unwritten_from);
         let unwritten = self.dispatcher.queues.unwritten_from().into_iter().chain(by_index).min();
@@ -538,14 +618,13 @@ impl MessageStore {
         }
         let stored_at = Timestamp(last.map_or(0, |last| last.stored_at));
         let confirmed = i64::try_from(position.0).unwrap_or(i64::MAX);
-        let clock = &*self.env.clock;
-        self.checkpoint_files.save(&Checkpoint {
+        // What was restored up to the position is durable by now.
+        self.log.clock().forget_before(waiting_from);
+        let checkpoint = Checkpoint {
             position,
             log_first: self.log.first(),
             last_record: last,
-            boot_id: clock.boot_id(),
-            wall: clock.wall(),
-            since_boot: clock.since_boot(),
+            clock: self.log.clock().to_save(),
             rocketmq: RocketmqCheckpoint {
                 log_time: stored_at,
                 queue_time: stored_at,
@@ -555,7 +634,9 @@ impl MessageStore {
             },
             derived,
             plugins,
-        })?;
+        };
+        self.checkpoint_files.save(&checkpoint)?;
+        *saved = Some(checkpoint);
         self.checkpointed.store(position.0, Ordering::Release);
         for plugin in &self.dispatcher.plugins {
             if let Err(error) = plugin.export() {

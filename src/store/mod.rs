@@ -34,6 +34,7 @@ pub use audit::{
     QueueSummary, Repaired, RetentionSummary, SET_ASIDE_FOLDER, StoreAudit, TagCode, audit, detect_lengths,
     keep_brokers_out, repair,
 };
+pub use clock::{ClockJumps, JUMP_MIN, JUMPS_MAX, LARGE_JUMP, LARGE_JUMP_LASTS};
 pub use consume_queue::{QUEUE_ENTRY_BYTES, QueueEntry};
 pub use error::{AppendError, StoreError};
 pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};

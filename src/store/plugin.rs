@@ -13,7 +13,7 @@
 //! [`Plugin::place`] runs under the append lock: no IO there, and no lock that is held elsewhere across a call into the store. No lock of a
 //! plugin may be held while it appends.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{AppendError, Appended, MessageStore};
 use crate::{
@@ -68,6 +68,12 @@ pub trait Plugin: Send + Sync {
 
     /// Ends a round of [`Plugin::dispatched`]; the moment to wake a thread.
     fn round_ended(&self) {}
+
+    /// The store's own time has jumped forward by `by`, and with it every deadline that [`MessageStore::clock_jumps`] moves. A thread that
+    /// sleeps until a store time must look again.
+    fn clock_jumped(&self, by: Duration) {
+        let _ = by;
+    }
 
     /// The physical offset from which on nothing may be deleted, judged by the records dispatched so far; `None` if nothing is held. The
     /// store syncs what was dispatched before it deletes anything below.

@@ -16,11 +16,17 @@
 //!
 //! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0.
 
-use std::{collections::BTreeMap, io, path::Path, process, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    process,
+    sync::{Arc, PoisonError},
+};
 
 use super::{
     MessageStore, QueueEntry, StoreError,
-    checkpoint::{Checkpoint, Derived, LastRecord},
+    checkpoint::{Checkpoint, Derived, FoundCheckpoint, LastRecord},
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
@@ -87,13 +93,15 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
 
     let segments = store.log.segments();
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
-    let loaded = store.checkpoint_files.load();
+    let found = store.checkpoint_files.load();
+    store.log.clock().begin(found.as_ref().map(|found| &found.checkpoint.clock));
+    let loaded = found.and_then(FoundCheckpoint::believed);
     let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
     let mut checkpoint = loaded.filter(|checkpoint| matches_log(store, &segments, checkpoint));
     let matching = checkpoint.clone();
     // What it says of the log stays true, whatever became of queues, index and plugins.
     let boot_id = store.env.clock.boot_id();
-    let durable_to = checkpoint.as_ref().map(|checkpoint| (checkpoint.position, checkpoint.boot_id == boot_id));
+    let durable_to = checkpoint.as_ref().map(|checkpoint| (checkpoint.position, checkpoint.clock.boot_id == boot_id));
     if from == Recovery::Rebuild {
         checkpoint = None;
     }
@@ -146,7 +154,8 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     first_error(store.dispatcher.queues.set_min_position(first)).map_or(Ok(()), Err)?;
     finish_deletions(store)?;
     let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
-    store.log.resume(end, queue_offsets(store), last_stored_at);
+    let is_clock_new = store.log.clock().resume(last_stored_at, end);
+    store.log.resume(end, queue_offsets(store));
     for segment in segments.iter().filter(|segment| segment.base < end && segment.end() > from) {
         if segment.end() >= end && !Mutation::KeepGivenUpPages.is_on() {
             let written = write_again(segment, from.max(segment.base), end);
@@ -162,12 +171,17 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         clean = !unclean,
         "commit log recovered"
     );
-    if changed && let Err(error) = store.checkpoint_once() {
-        if store.health.failure().is_some() {
-            return Err(error);
+    *store.checkpointing.lock().unwrap_or_else(PoisonError::into_inner) = checkpoint;
+    if changed || is_clock_new {
+        // A new clock twice, so that the version before holds it, too.
+        let again = || if is_clock_new { store.save_clock_again() } else { Ok(()) };
+        if let Err(error) = store.checkpoint_once().and_then(|()| again()) {
+            if store.health.failure().is_some() {
+                return Err(error);
+            }
+            // The one before is as true, only further back; a later one is tried soon.
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
         }
-        // The one before is as true, only further back; a later one is tried soon.
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
     }
     Ok(())
 }
@@ -434,7 +448,7 @@ fn scan(
             records += round.len() as u64;
             last = round.last().map(last_record).or(last);
             {
-                let mut dispatching = store.dispatching.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut dispatching = store.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
                 dispatching.position = position;
                 dispatching.last = last;
             }
@@ -450,7 +464,7 @@ fn scan(
         }
     }
     {
-        let mut dispatching = store.dispatching.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut dispatching = store.dispatching.lock().unwrap_or_else(PoisonError::into_inner);
         dispatching.position = end;
         dispatching.last = last;
         store.dispatched.store(end.0, std::sync::atomic::Ordering::Release);

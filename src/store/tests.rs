@@ -34,6 +34,10 @@ impl StillClock {
     fn step_wall(&self, by_ms: i64) {
         *self.wall.lock().unwrap() += by_ms;
     }
+
+    fn reboot(&self) {
+        *self.boots.lock().unwrap() += 1;
+    }
 }
 
 impl Clock for StillClock {
@@ -333,7 +337,7 @@ fn store_35_36_a_torn_tail_is_cut_and_what_lay_behind_is_never_seen_again() {
     fill(&store, 21, 5);
     kill(store);
     // The power went: the page that holds the middle of one record is lost; those behind it are whole.
-    *rig.clock.boots.lock().unwrap() += 1;
+    rig.clock.reboot();
     write_at(&rig.segment(0), torn.position.0 + 20, &[0; 60]);
 
     let store = rig.open();

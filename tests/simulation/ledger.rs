@@ -33,7 +33,7 @@ pub(crate) struct Message {
     pub(crate) fill: (u8, usize),
     /// The producer also sets properties that only the broker may set.
     pub(crate) spoofed: bool,
-    /// Real time and sum of forward steps when it was sent.
+    /// Real time when it was sent, and how much the wall clock had seemed to go on.
     pub(crate) sent_at: (Duration, Duration),
     /// Where its record ends, if the append was answered.
     pub(crate) end: Option<PhysicalOffset>,

@@ -10,7 +10,7 @@ use std::{
 use latermq::{
     broker::{Broker, BrokerOptions, Resolved, Topics},
     delay::{DelayOptions, LevelScheduler, LevelTable, RealQueue, RealTopics},
-    env::{Clock, Env, MemoryDirectory, TestClock},
+    env::{Clock, Directory, Env, MemoryDirectory, TestClock},
     model::{PhysicalOffset, QueueId, Timestamp},
     protocol::Command,
     remoting::{Connection, Handler, Responder},
@@ -48,8 +48,14 @@ pub(crate) struct Machine {
     pub(crate) settings: Settings,
     /// Real time since the world began; no step of a clock changes it.
     pub(crate) elapsed: Duration,
-    /// By how much the wall clock was stepped forward so far.
+    /// By how much the wall clock seemed to go on, where only the wall clock was left to tell: across reboots, and where the clock on record was
+    /// lost.
     pub(crate) forward: Duration,
+    /// Store time when the last process ended, and the real time then.
+    ended_at: Option<(Timestamp, Duration)>,
+    rebooted: bool,
+    /// The checkpoints of ours were lost since the last process.
+    pub(crate) clock_lost: bool,
     /// Everything before this is durable, as far as the process said.
     pub(crate) durable: PhysicalOffset,
     fatal: Arc<Mutex<Vec<String>>>,
@@ -105,6 +111,9 @@ impl Machine {
             settings,
             elapsed: Duration::ZERO,
             forward: Duration::ZERO,
+            ended_at: None,
+            rebooted: false,
+            clock_lost: false,
             durable: PhysicalOffset::ZERO,
             fatal: Arc::default(),
             process: None,
@@ -128,8 +137,31 @@ impl Machine {
         let broker = Broker::new(BrokerOptions::default(), store.clone());
         assert!(topics.0.set(broker.topics().clone()).is_ok());
         let client = Connection::unconnected(([10, 0, 0, 7], 4000).into(), ([127, 0, 0, 1], 10911).into());
+        if let Some((ended, at)) = self.ended_at {
+            if self.rebooted {
+                self.forward += store.now().since(ended).saturating_sub(self.elapsed - at);
+            }
+            if self.clock_lost {
+                self.forward += store.now().since(BEGIN).saturating_sub(self.elapsed);
+            }
+        }
+        self.clock_lost = false;
         self.process = Some(Process { store, scheduler, broker, client });
+        self.rebooted &= !self.boot_is_on_record();
         Ok(())
+    }
+
+    /// Whether our checkpoint was written since the machine booted.
+    fn boot_is_on_record(&self) -> bool {
+        let text = self.directory.read(Path::new("latermq.checkpoint")).ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&text).contains(&format!("\"{}\"", self.clock.boot_id().0))
+    }
+
+    /// Takes note of the store time at the end of a process.
+    fn note_end(&mut self) {
+        if let Some(process) = &self.process {
+            self.ended_at = Some((process.store.now(), self.elapsed));
+        }
     }
 
     /// The running process.
@@ -162,10 +194,12 @@ impl Machine {
     /// Ends the process as it stands. Gives how far the log was durable.
     pub(crate) fn end(&mut self, end: End) -> PhysicalOffset {
         self.note_durable();
+        self.note_end();
         let left = match end {
             End::Kill => self.directory.kill(),
             End::PowerLoss(seed) => {
                 self.clock.reboot();
+                self.rebooted = true;
                 self.directory.crash(seed)
             }
         };
@@ -182,6 +216,7 @@ impl Machine {
         self.process().broker.save();
         let stopped = self.process().store.stop();
         self.note_durable();
+        self.note_end();
         self.process = None;
         stopped
     }
@@ -213,7 +248,6 @@ impl Machine {
     /// Steps the wall clock.
     pub(crate) fn step_wall(&mut self, ms: i64) {
         self.clock.step_wall(ms);
-        self.forward += Duration::from_millis(u64::try_from(ms).unwrap_or(0));
     }
 
     /// Sets the wall clock.

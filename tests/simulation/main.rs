@@ -77,7 +77,7 @@ fn the_same_seed_does_the_same() {
 
 /// Seeds within which each mutation must be noticed.
 #[cfg(debug_assertions)]
-const SEEDS_PER_MUTATION: u64 = 120;
+const SEEDS_PER_MUTATION: u64 = 400;
 
 #[cfg(debug_assertions)]
 #[test]

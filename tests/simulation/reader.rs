@@ -31,7 +31,7 @@ pub(crate) struct Sighting {
     pub(crate) reconsume_times: i32,
     /// The number that the first message of its kind has as its key.
     pub(crate) keys: Id,
-    /// Real time, and sum of forward steps, when it was first seen.
+    /// Real time when it was first seen, and how much the wall clock had seemed to go on.
     pub(crate) seen_at: (Duration, Duration),
     pub(crate) bytes_crc: u32,
 }
@@ -277,7 +277,7 @@ impl Reader {
         assert_eq!((&queue.0, queue.1), (&message.topic, message.queue_id), "queue of {}", what());
         let (seen, seen_forward) = sighting.seen_at;
         let (sent, sent_forward) = message.sent_at;
-        // A step forward of the wall clock counts as time.
+        // Where only the wall clock is left, a step of it counts as time.
         let waited = (seen - sent) + (seen_forward - sent_forward);
         assert!(waited >= message.delay, "read after {waited:?}: {}", what());
         Some(sighting)

@@ -178,6 +178,7 @@ impl Simulation {
 
     fn act(&mut self) {
         match self.rng.u32(..100) {
+            93 => self.jump_and_lose_power(),
             94 => self.delete_topic(),
             95 => self.delete_and_lose_power(),
             96 => self.reads_fail_at_dispatch(),
@@ -202,7 +203,8 @@ impl Simulation {
             63..77 => self.tick(),
             77..83 => self.advance(),
             83..85 => self.step_wall(),
-            85..88 => self.checkpoint(),
+            85 => self.follow_clock(),
+            86..88 => self.checkpoint(),
             88..90 => self.retain(),
             90..93 => self.plan_stop(),
             93..95 => {
@@ -359,8 +361,15 @@ impl Simulation {
     fn work(&mut self) {
         self.sync();
         while !self.machine.must_end() && self.machine.process().store.dispatch_once(u64::MAX) {}
+        self.follow_clock();
         self.tick();
         self.save_offsets();
+    }
+
+    fn follow_clock(&mut self) {
+        let followed = self.machine.process().store.follow_clock();
+        self.say(&format!("follow the clock: {followed:?}"));
+        assert!(followed.is_ok() || self.may_fail(), "{followed:?}");
     }
 
     fn checkpoint(&mut self) {
@@ -520,10 +529,24 @@ impl Simulation {
         let unit = *self.rng.choice(&[1_000, 3_600_000, 86_400_000]).unwrap();
         match self.rng.u32(..5) {
             0 => self.machine.set_wall(Timestamp(0)),
-            1 => self.machine.step_wall(self.rng.i64(0..unit)),
+            1 | 2 => self.machine.step_wall(self.rng.i64(0..3 * unit)),
             _ => self.machine.step_wall(-self.rng.i64(0..unit)),
         }
         self.say(&format!("wall clock at {}", self.machine.clock.wall()));
+    }
+
+    /// The wall clock is set forward, and the power goes while store time follows, or soon after.
+    fn jump_and_lose_power(&mut self) {
+        self.sync();
+        let behind = self.machine.process().store.now().0 - self.machine.clock.wall().0;
+        self.machine.step_wall(behind + self.rng.i64(1_001..40_000_000));
+        self.say(&format!("wall clock at {}", self.machine.clock.wall()));
+        self.machine.directory.crash_at(self.machine.directory.steps() + self.rng.u64(1..12));
+        self.planned_end = Some(End::PowerLoss(self.rng.u64(..)));
+        self.follow_clock();
+        if !self.machine.must_end() {
+            self.tick();
+        }
     }
 
     // Ends.
@@ -604,6 +627,7 @@ impl Simulation {
         let is_checkpoint = !self.power_lost && self.rng.bool();
         let lost = *self.rng.choice(if is_checkpoint { &CHECKPOINTS[..] } else { &DERIVED[..] }).unwrap();
         self.checkpoint_lost |= is_checkpoint;
+        self.machine.clock_lost |= lost.contains(".bak checkpoint") || lost.ends_with("checkpoint.bak");
         self.say(&format!("{lost} is lost"));
         self.offsets_lost |= lost.contains("consumerOffset") || lost == "config";
         if lost == "config" {

@@ -36,7 +36,7 @@ use self::{
 };
 use super::{
     StateFile, StoreError, StoreOptions,
-    checkpoint::{Checkpoint, CheckpointFiles, Derived, LastRecord},
+    checkpoint::{Checkpoint, CheckpointFiles, Derived, FoundCheckpoint, LastRecord},
     deletions::{DELETIONS_FILE, Deletions},
     message_store::{ABORT_FILE, LOCK_FILE, RECORD_OVERHEAD_BYTES_MAX, last_record},
     scan::{Found, Located, look},
@@ -369,7 +369,7 @@ impl Pass<'_> {
         if let Err(reason) = &before {
             self.findings.damage("checkpoint", "latermq.checkpoint.bak", reason);
         }
-        let found = files.load();
+        let found = files.load().and_then(FoundCheckpoint::believed);
         if found.is_none() && [&ours, &before].iter().any(|found| matches!(found, Ok(true))) {
             let text = "does not agree with the file checkpoint: Apache RocketMQ wrote to this store since, or that file is damaged; the next start reads the whole log";
             if self.rocketmq_checkpoint_is_plausible(&files) {
@@ -491,7 +491,7 @@ impl Pass<'_> {
                         let torn = is_newest
                             && match (&self.checkpoint, time_floor) {
                                 (Some(checkpoint), _) => {
-                                    position >= checkpoint.position && checkpoint.boot_id != boot_id
+                                    position >= checkpoint.position && checkpoint.clock.boot_id != boot_id
                                 }
                                 (None, _) if !self.unclean => false,
                                 (None, Some(floor)) => stored_before.is_some_and(|time| time > floor),

@@ -3,6 +3,7 @@
 //!
 //! | module | what is done to the broker |
 //! | --- | --- |
+//! | [`disk`] | its disk fills up |
 //! | [`files`] | every file of its store is damaged, one by one |
 //! | [`kill`] | SIGKILL at random instants, again and again |
 //! | [`pauses`] | SIGSTOP, a second broker, restarts and stops amid much work |
@@ -13,6 +14,7 @@
 
 mod audit;
 mod client;
+mod disk;
 mod files;
 
 mod kill;

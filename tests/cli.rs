@@ -23,7 +23,7 @@ fn help_names_every_command_and_the_exit_codes() {
 
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
-    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "check", "demo"] {
+    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "parked", "check", "demo"] {
         assert!(text.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{text}");
         let help = latermq(&[command, "--help"]);
         assert_eq!(help.status.code(), Some(0));
@@ -107,6 +107,8 @@ fn wrong_arguments_end_with_code_two() {
         &["send", "t", "b", "-p", "x"],
         &["send", "t", "b", "-n", "garbage"],
         &["topic", "list", "-n", "127.0.0.1:9876;localhost:x"],
+        &["parked", "restore"],
+        &["parked", "restore", "--all", "--level", "3"],
     ] {
         assert_eq!(latermq(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -257,6 +259,63 @@ fn a_broker_carries_messages_from_send_to_consume_and_stops_with_code_zero() {
 
     assert_eq!(broker.stop(), Some(0));
     assert!(!folder.path().join("store/abort").exists());
+}
+
+#[test]
+fn parked_messages_are_listed_restored_once_and_known_afterwards() {
+    let folder = TempDir::new().unwrap();
+    let (mut broker, name_server) = Server::start_broker(folder.path(), &["-s", "messageDelayLevel=1s 2s"]);
+    let run = |arguments: &[&str]| latermq(&[arguments, &["-n", &name_server]].concat());
+    let states = |output: &Output| {
+        let found = json(output);
+        let states = found.as_array().unwrap().iter().map(|parked| parked["state"].as_str().unwrap().to_owned());
+        states.collect::<Vec<_>>()
+    };
+    assert_eq!(run(&["topic", "create", "orders"]).status.code(), Some(0));
+    for body in ["a", "b"] {
+        let sent = run(&["send", "orders", body, "-l", "1", "-t", "blue", "-k", "k1", "-p", "colour=red"]);
+        assert_eq!(sent.status.code(), Some(0), "{}", stderr(&sent));
+    }
+    assert_eq!(run(&["topic", "delete", "orders"]).status.code(), Some(0));
+    let listed = (0..100).map(|_| run(&["parked", "list", "-o", "json"])).find(|listed| states(listed).len() == 2);
+    let listed = json(&listed.expect("both are parked after a second"));
+    assert_eq!((&listed[0]["reason"], &listed[0]["topic"]), (&"topic deleted".into(), &"orders".into()));
+    assert_eq!((&listed[0]["level"], &listed[1]["queueOffset"]), (&1.into(), &1.into()));
+    let first = listed[0]["id"].as_str().unwrap();
+
+    let without_topic = run(&["parked", "restore", "--all", "-o", "json"]);
+    assert_eq!((without_topic.status.code(), states(&without_topic)), (Some(1), vec!["left".to_owned(); 2]));
+    assert_eq!(run(&["topic", "create", "orders"]).status.code(), Some(0));
+    let dry = run(&["parked", "restore", "--id", first, "--dry-run", "-o", "json"]);
+    assert_eq!((dry.status.code(), states(&dry)), (Some(0), vec!["would be restored".to_owned()]));
+    assert_eq!(run(&["parked", "restore", "--level", "2"]).status.code(), Some(1), "nothing was chosen");
+
+    let restored = run(&["parked", "restore", "--id", first, "-o", "json"]);
+    assert_eq!(
+        (restored.status.code(), states(&restored)),
+        (Some(0), vec!["restored".to_owned()]),
+        "{}",
+        stderr(&restored)
+    );
+    let is_known = |output: &Output| states(output) == ["restored before", "parked"];
+    let known = (0..100).map(|_| run(&["parked", "list", "-o", "json"])).find(is_known);
+    known.expect("the list says what was restored");
+    let all = run(&["parked", "restore", "--topic", "orders", "-o", "json"]);
+    assert_eq!((all.status.code(), states(&all)), (Some(0), vec!["restored before".to_owned(), "restored".to_owned()]));
+    let consumed = run(&["consume", "orders", "-i", "2", "-o", "json"]);
+    let messages: Vec<Value> = stdout(&consumed).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut bodies: Vec<&str> = messages.iter().map(|message| message["body"].as_str().unwrap()).collect();
+    bodies.sort_unstable();
+    assert_eq!(bodies, ["a", "b"], "each once");
+    let properties = &messages[0]["properties"];
+    assert_eq!(
+        (&properties["TAGS"], &properties["colour"], &properties["DELAY"]),
+        (&"blue".into(), &"red".into(), &Value::Null)
+    );
+    assert!(properties["KEYS"].as_str().unwrap().starts_with("k1 parked-"), "{properties}");
+    assert_eq!((&properties["REAL_TOPIC"], &properties["PARKED_REASON"]), (&Value::Null, &Value::Null));
+    assert!(messages.iter().any(|message| message["properties"]["UNIQ_KEY"] == *first));
+    assert_eq!(broker.stop(), Some(0));
 }
 
 #[test]

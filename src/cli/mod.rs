@@ -13,6 +13,7 @@ mod limits;
 mod listen;
 mod log;
 mod namesrv;
+mod parked;
 mod print;
 mod send;
 mod topic;
@@ -42,6 +43,7 @@ enum CommandName {
     Consume(consume::ConsumeArgs),
     Levels(levels::LevelsArgs),
     Topic(topic::TopicArgs),
+    Parked(parked::ParkedArgs),
     Check(check::CheckArgs),
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
@@ -65,6 +67,7 @@ pub fn run() -> ExitCode {
         CommandName::Consume(args) => consume::run(args),
         CommandName::Levels(args) => levels::run(args),
         CommandName::Topic(args) => topic::run(args),
+        CommandName::Parked(args) => parked::run(args),
         CommandName::Check(args) => check::run(args),
         CommandName::Demo(args) => demo::run(args),
         CommandName::Bench(args) => bench::run(args),

@@ -24,6 +24,7 @@ use crate::{
         body::TopicRouteData,
         header::{SendHeader, SendReplyHeader},
     },
+    record::{Record, RecordView},
 };
 
 /// The topic whose route a producer uses for a topic that does not exist yet.
@@ -34,6 +35,8 @@ const QUEUES_WANTED: i32 = 4;
 const PRODUCER_GROUP: &str = "latermq_send";
 /// Beyond so many messages only the sum is printed.
 const LINES_MAX: u64 = 100;
+/// Bits of the system flag that say whether and how a body is compressed.
+const COMPRESSION_BITS: i32 = 0x701;
 /// Permission bit of a queue that may be written.
 const WRITE: i32 = 2;
 
@@ -172,12 +175,24 @@ impl<'a> Producer<'a> {
         Ok(Self { cluster, queues, next })
     }
 
+    /// Sends a new message.
     pub(super) async fn send(&mut self, outgoing: &Outgoing) -> Result<Sent, Failure> {
+        self.send_as(outgoing, None).await
+    }
+
+    /// Sends a message that was sent before: its unique id, flags, time of birth and count of retries stay.
+    pub(super) async fn send_again(&mut self, outgoing: &Outgoing, first: &Record) -> Result<Sent, Failure> {
+        self.send_as(outgoing, Some(first)).await
+    }
+
+    async fn send_as(&mut self, outgoing: &Outgoing, first: Option<&Record>) -> Result<Sent, Failure> {
         let (broker, address, queue_id) = &self.queues[self.next % self.queues.len()];
         self.next = self.next.wrapping_add(1);
         let client = self.cluster.client(address).await?;
-        let unique_id = unique_id(client.connection().local());
         let mut properties = outgoing.properties.clone();
+        let kept = first.and(properties.get(names::UNIQ_KEY)).map(str::to_owned);
+        let unique_id = kept.unwrap_or_else(|| unique_id(client.connection().local()));
+        let first = first.map(Record::view);
         properties.set(names::UNIQ_KEY, &unique_id);
         properties.set(names::WAIT, "true");
         let header = SendHeader {
@@ -186,11 +201,11 @@ impl<'a> Producer<'a> {
             default_topic: TEMPLATE_TOPIC.into(),
             default_topic_queue_nums: QUEUES_WANTED,
             queue_id: *queue_id,
-            sys_flag: 0,
-            born_timestamp: now_ms(),
-            flag: 0,
+            sys_flag: first.map_or(0, |first| first.sys_flag().0 & COMPRESSION_BITS),
+            born_timestamp: first.map_or_else(now_ms, |first| first.born_at().0),
+            flag: first.map_or(0, RecordView::flag),
             properties: Some(Text::from(String::from_utf8_lossy(properties.as_bytes()).into_owned())),
-            reconsume_times: Some(0),
+            reconsume_times: Some(first.map_or(0, RecordView::reconsume_times)),
             unit_mode: Some(false),
             max_reconsume_times: None,
             batch: Some(false),

@@ -11,9 +11,12 @@ use latermq::{
     env::{Allocation, Directory, Operation},
     model::{PhysicalOffset, Properties, QueueId, QueueOffset, SysFlag, Timestamp},
     record::{Record, RecordView},
-    store::{AppendError, Dispatched, FigureValue, FlushPolicy, MessageStore, Plugin, PullStatus, StoreHandle},
+    store::{
+        AppendError, Dispatched, FigureValue, FlushPolicy, Mended, MessageStore, Plugin, PullStatus, QueueEntry,
+        StoreHandle,
+    },
 };
-use support::{Machine, SEGMENT_BYTES, START, bodies, body_of, dispatch_all, draft, message, records};
+use support::{Machine, SEGMENT_BYTES, START, bodies, body_of, dispatch_all, draft, ends, message, records};
 
 // A record cut short, or with a byte changed.
 
@@ -1322,4 +1325,52 @@ fn taking_damage_for_a_torn_tail_would_lose_messages() {
         .during(|| left_after_a_changed_byte(&machine, places[3].0, 200));
 
     assert_eq!(names.len(), 13);
+}
+
+#[test]
+fn a_queue_entry_that_does_not_lead_to_its_record_is_built_again_when_it_is_read() {
+    for kind in ["zeros", "garbage", "the record of another queue", "no record"] {
+        let machine = Machine::new();
+        let store = machine.open();
+        for number in 0..30 {
+            store.append(draft("other", 0, &format!("other {number}"))).unwrap();
+            store.append(draft("orders", 0, &format!("order {number}"))).unwrap();
+        }
+        dispatch_all(&store);
+        store.checkpoint_once().unwrap();
+        let entry = |position, bytes| QueueEntry { position: PhysicalOffset(position), bytes, tag_code: 7 }.to_bytes();
+        let entry = match kind {
+            "zeros" => [0; 20],
+            "garbage" => [0xA5; 20],
+            "no record" => entry(60_000, 200),
+            _ => entry(0, ends(&store)[0].1.0 as u32),
+        };
+        for at in [3, 4, 11] {
+            machine.overwrite("consumequeue/orders/0/00000000000000000000", at * 20, &entry);
+        }
+
+        let expected: Vec<String> = (0..30).map(|number| format!("order {number}")).collect();
+        assert_eq!(bodies(&store, "orders", 0), expected, "{kind}");
+        let mended = store.figures().into_iter().find(|figure| figure.name == "mendedQueueEntries").unwrap();
+        assert_eq!(mended.value, FigureValue::Number(3.0));
+        // And for good.
+        let queue = machine.read("consumequeue/orders/0/00000000000000000000");
+        assert!((0..20).all(|at| queue[at * 20..][..20] != entry));
+    }
+}
+
+#[test]
+fn an_entry_whose_record_is_damaged_is_passed_over_and_looked_for_once() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut placed = Vec::new();
+    for number in 0..10 {
+        placed.push(store.append(draft("orders", 0, &format!("order {number}"))).unwrap());
+    }
+    dispatch_all(&store);
+    machine.overwrite(&machine.segment(0), placed[4].position.0 + 50, &[0xFF; 60]);
+
+    let expected: Vec<String> = (0..10).filter(|number| *number != 4).map(|number| format!("order {number}")).collect();
+    assert_eq!(bodies(&store, "orders", 0), expected);
+    assert_eq!(store.mend_entry("orders", QueueId(0), QueueOffset(4)).unwrap(), Mended::Hopeless);
 }

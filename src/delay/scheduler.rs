@@ -28,10 +28,10 @@ use super::{
     stamp::{Generation, Stamp},
 };
 use crate::{
-    model::{MessageDraft, PhysicalOffset, SCHEDULE_TOPIC, Timestamp, names},
+    model::{MessageDraft, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp, names},
     mutation::Mutation,
     record::{Record, RecordView},
-    store::{AppendError, Appended, Dispatched, Loaded, MessageStore, Owed, StoreHandle},
+    store::{AppendError, Appended, Dispatched, Loaded, Mended, MessageStore, Owed, StoreHandle},
 };
 
 /// Most records of a batch. A batch is bounded so that it holds the append lock for about a millisecond at most.
@@ -568,6 +568,12 @@ impl Scheduler {
                     Look::Restored(draft, due) => (draft, due, false),
                     Look::Never(reason, due) => (self.park(&source, record.as_ref(), reason, now), due, true),
                     Look::Unreadable(reason) => {
+                        let at = QueueOffset(batch.end);
+                        let mended = store.mend_entry(SCHEDULE_TOPIC, job.level.queue_id(), at);
+                        if let Ok(Mended::Entry(_)) = mended {
+                            // The next batch begins with the entry as it is now.
+                            return (batch, BatchEnd::Full);
+                        }
                         let said = Timestamp(entry.tag_code);
                         // Its store time is not known: the earliest there can be.
                         let stored_at = Timestamp(said.0.saturating_sub_unsigned(ms(job.longest)));

@@ -113,7 +113,7 @@ impl Dispatcher {
     }
 
     /// What stands in the last field of a record's queue entry.
-    fn tag_code(&self, Located { position, record }: &Located<'_>, replay: bool) -> i64 {
+    pub(super) fn tag_code(&self, Located { position, record }: &Located<'_>, replay: bool) -> i64 {
         let existing = || {
             let queue = self.queues.get(record.topic(), record.queue_id())?;
             queue.existing(record.queue_offset(), *position, record.total_bytes())

@@ -23,6 +23,7 @@ use super::{
     durability::Durability,
     health::Health,
     index::Index,
+    mend::Hopeless,
     obstacle::clearing,
     recovery::{self, Recovery},
     room::{RECORD_EXTRA_BYTES, Room, is_full},
@@ -58,6 +59,8 @@ pub struct MessageStore {
     pub(super) checkpointed: AtomicU64,
     pub(super) room: Room,
     pub(super) damaged_bytes: AtomicU64,
+    pub(super) hopeless: Hopeless,
+    pub(super) mended_entries: AtomicU64,
     pub(super) drivers: Drivers,
     pub(super) checkpoint_files: CheckpointFiles,
     /// The last checkpoint that was saved; held while one is written.
@@ -155,6 +158,8 @@ impl MessageStore {
                 checkpointed: AtomicU64::new(0),
                 room: Room::default(),
                 damaged_bytes: AtomicU64::new(0),
+                hopeless: Hopeless::default(),
+                mended_entries: AtomicU64::new(0),
                 drivers: Drivers::default(),
                 checkpoint_files: CheckpointFiles::new(env.directory.clone()),
                 checkpointing: Mutex::default(),
@@ -482,6 +487,7 @@ impl MessageStore {
                 labels: Vec::new(),
                 value: FigureValue::Number(self.ahead_of_wall_ms() as f64),
             },
+            number("mendedQueueEntries", self.mended_entries.load(Ordering::Relaxed)),
         ];
         figures.push(number("pendingRoomBytes", self.owed_bytes()));
         figures.extend(self.room.refused().map(|(reason, count)| Figure {

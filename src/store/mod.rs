@@ -15,6 +15,7 @@ mod durability;
 mod error;
 mod health;
 mod index;
+mod mend;
 mod message_store;
 mod obstacle;
 mod open_files;
@@ -37,6 +38,7 @@ pub use audit::{
 pub use clock::{ClockJumps, JUMP_MIN, JUMPS_MAX, LARGE_JUMP, LARGE_JUMP_LASTS};
 pub use consume_queue::{QUEUE_ENTRY_BYTES, QueueEntry};
 pub use error::{AppendError, StoreError};
+pub use mend::{MEND_BYTES_MAX, Mended};
 pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};
 pub use options::{FlushPolicy, StoreOptions};
 pub use plugin::{

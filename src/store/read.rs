@@ -4,7 +4,12 @@ use std::{collections::HashSet, io};
 
 use bytes::Bytes;
 
-use super::{MessageStore, QueueEntry, commit_log::CommitLog, consume_queue::ConsumeQueue};
+use super::{
+    MessageStore, QueueEntry,
+    commit_log::CommitLog,
+    consume_queue::ConsumeQueue,
+    mend::{Mended, leads_to},
+};
 use crate::{
     env::Soundness,
     model::{PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic, names},
@@ -155,27 +160,40 @@ impl MessageStore {
             if entries.is_empty() {
                 break;
             }
-            for entry in entries {
+            for mut entry in entries {
                 let is_full = chosen.count >= count_max || chosen.bytes + entry.bytes as usize > bytes_max;
                 if chosen.count > 0 && is_full {
                     break 'scan;
                 }
-                at = at.plus(1);
-                if entry.is_blank() || !wants(entry.tag_code) {
-                    continue;
+                // Zeros are no entry; what stands for a missing record is written as such.
+                let is_passed_over = entry == QueueEntry::BLANK || !entry.is_blank() && !wants(entry.tag_code);
+                let mut judged = if is_passed_over { Judged::Unwanted } else { self.judge(queue, at, &entry) };
+                if let Judged::Disagrees = judged {
+                    match self.mend(queue, at) {
+                        Ok(Mended::Entry(mended)) => {
+                            entry = mended;
+                            judged =
+                                if wants(entry.tag_code) { self.judge(queue, at, &entry) } else { Judged::Unwanted };
+                        }
+                        Ok(Mended::Hopeless) => {}
+                        // Not passed over: the next pull finds it.
+                        Ok(Mended::Later) => break 'scan,
+                        Err(error) => judged = Judged::Unreadable(error),
+                    }
                 }
-                match self.readable_sight(&entry) {
-                    Ok(Some(soundness)) => chosen.add(&self.log, QueueOffset(at.0 - 1), &entry, soundness),
-                    Ok(None) => gone = true,
-                    Err(error) => {
+                match judged {
+                    Judged::Leads(soundness) => chosen.add(&self.log, at, &entry, soundness),
+                    Judged::Unwanted => {}
+                    Judged::Gone | Judged::Disagrees => gone = true,
+                    Judged::Unreadable(error) => {
                         // What cannot be read now is not passed over: a later pull may find it.
-                        at = QueueOffset(at.0 - 1);
                         let (topic, queue_id) = (query.topic, query.queue_id.0);
                         tracing::error!(topic, queue_id, queue_offset = at.0, %error, "cannot read a message");
                         failure = Some(error.to_string());
                         break 'scan;
                     }
                 }
+                at = at.plus(1);
             }
         }
 
@@ -204,25 +222,27 @@ impl MessageStore {
         Pulled { status, next_offset: signed(at), range, records, count, soundness, failure }
     }
 
-    /// Whether a sound record of the entry's length begins where the entry says: what it takes to believe it later. A client would drop all that
-    /// follows a damaged one.
-    fn readable_sight(&self, entry: &QueueEntry) -> io::Result<Option<Soundness>> {
-        if entry.end() > self.readable() {
-            return Ok(None);
+    /// What is where the entry says. A client would drop all that follows a damaged record.
+    fn judge(&self, queue: &ConsumeQueue, at: QueueOffset, entry: &QueueEntry) -> Judged {
+        if !entry.is_blank() && entry.position < self.log.first() {
+            return Judged::Gone;
         }
-        let Some(segment) = self.log.segment_at(entry.position) else { return Ok(None) };
+        if entry.is_blank() || entry.end() > self.readable() {
+            return Judged::Disagrees;
+        }
+        let Some(segment) = self.log.segment_at(entry.position) else { return Judged::Gone };
         if entry.end() > segment.end() {
-            return Ok(None);
+            return Judged::Disagrees;
         }
         let soundness = segment.file.soundness();
-        let is_readable = segment.read(entry.position, entry.bytes as usize, |bytes| {
-            RecordView::parse(bytes).is_ok_and(|record| {
-                record.total_bytes() == entry.bytes
-                    && record.physical_offset() == entry.position
-                    && record.body_is_sound()
-            })
-        })?;
-        Ok(is_readable.then_some(soundness))
+        let leads = segment.read(entry.position, entry.bytes as usize, |bytes| {
+            RecordView::parse(bytes).is_ok_and(|record| leads_to(record, queue, at, entry) && record.body_is_sound())
+        });
+        match leads {
+            Ok(true) => Judged::Leads(soundness),
+            Ok(false) => Judged::Disagrees,
+            Err(error) => Judged::Unreadable(error),
+        }
     }
 
     /// The bytes of verified records: as they are mapped, or a copy if that does not hold any more.
@@ -376,6 +396,20 @@ impl MessageStore {
         }
         queried
     }
+}
+
+/// What an entry leads to.
+enum Judged {
+    /// The record of its queue and offset, and what it takes to believe it later.
+    Leads(Soundness),
+    /// Nothing that the pull wants.
+    Unwanted,
+    /// A part of the log that is gone.
+    Gone,
+    /// A part of the log that cannot be read now.
+    Unreadable(io::Error),
+    /// Something else.
+    Disagrees,
 }
 
 /// The entries of an answer.

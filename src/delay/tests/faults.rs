@@ -219,3 +219,26 @@ fn schedule_41_the_scheduler_waits_for_dispatch_instead_of_running_ahead() {
     rig.run_dry();
     assert_eq!(rig.entries("orders", 0).len(), 12);
 }
+
+#[test]
+fn a_damaged_queue_entry_of_a_waiting_message_is_built_again_and_its_message_delivered_in_order() {
+    for wrong in [[0; 20], [0xA5; 20]] {
+        let rig = Rig::new("1s");
+        for name in ["a", "b", "c", "d", "e"] {
+            rig.send("orders", 1, name);
+        }
+        let queue = rig.directory.open(Path::new("consumequeue/SCHEDULE_TOPIC_XXXX/0/00000000000000000000")).unwrap();
+        for at in [0, 2, 4] {
+            queue.write_at(at * 20, &wrong).unwrap();
+        }
+        rig.advance(999);
+        assert_eq!(rig.step(), 0);
+        rig.advance(1);
+
+        rig.step();
+
+        assert_eq!(rig.bodies("orders", 0), ["a", "b", "c", "d", "e"]);
+        assert_eq!(rig.number("delayParked", Some(1)), 0.0);
+        assert_eq!(rig.number("delayPending", Some(1)), 0.0);
+    }
+}

@@ -45,7 +45,7 @@ pub use levels::{
     DELAY_MS_MAX, DelayLevel, DelayText, LEVELS_DEFAULT, LEVELS_KEY, LEVELS_MAX, LevelTable, LevelTableError,
     LevelTableReason,
 };
-pub use options::DelayOptions;
+pub use options::{DelayOptions, PARK_AFTER_KEY};
 pub use park::PARKED_REASON;
 pub use plugin::LevelScheduler;
 pub use real_topics::{RealQueue, RealTopics};

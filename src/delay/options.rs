@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::LevelTable;
 
+/// The key of [`DelayOptions::park_after`].
+pub const PARK_AFTER_KEY: &str = "parkAfter";
+
 /// Options of a [`super::LevelScheduler`]. `config` fills it from `broker.conf`.
 #[derive(Debug, Clone)]
 pub struct DelayOptions {

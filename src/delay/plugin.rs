@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    DelayOptions, LEVELS_KEY, RealTopics, Tick, admission,
+    DelayOptions, LEVELS_KEY, PARK_AFTER_KEY, RealTopics, Tick, admission,
     driver::{Bell, Driver},
     figures::figures,
     generations::Generations,
@@ -66,6 +66,11 @@ impl LevelScheduler {
     /// When there is something to do next; a time in the past if there is something to do now.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.scheduler.next_deadline()
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> Arc<DelayOptions> {
+        self.scheduler.options()
     }
 
     /// Wakes the thread, if there is one.
@@ -149,20 +154,23 @@ impl Plugin for LevelScheduler {
     }
 
     fn change_setting(&self, key: &str, value: &str) -> SettingChange {
-        if key != LEVELS_KEY {
-            return SettingChange::NotMine;
+        let before = self.scheduler.options();
+        let options = match key {
+            LEVELS_KEY => match value.parse::<LevelTable>() {
+                Ok(levels) => DelayOptions { levels, ..DelayOptions::clone(&before) },
+                Err(error) => return SettingChange::Refused(error.to_string()),
+            },
+            PARK_AFTER_KEY => match value.parse() {
+                Ok(ms) => DelayOptions { park_after: Duration::from_millis(ms), ..DelayOptions::clone(&before) },
+                Err(_) => return SettingChange::Refused(format!("{key} = {value}: must be a number of milliseconds")),
+            },
+            _ => return SettingChange::NotMine,
+        };
+        if before.levels != options.levels {
+            tracing::info!(before = %before.levels, now = %options.levels, "delay levels changed; what waits keeps its time");
         }
-        match value.parse::<LevelTable>() {
-            Ok(levels) => {
-                let before = self.scheduler.options();
-                if before.levels != levels {
-                    tracing::info!(before = %before.levels, now = %levels, "delay levels changed; what waits keeps its time");
-                    self.scheduler.set_options(DelayOptions { levels, ..DelayOptions::clone(&before) });
-                }
-                SettingChange::Accepted
-            }
-            Err(error) => SettingChange::Refused(error.to_string()),
-        }
+        self.scheduler.set_options(options);
+        SettingChange::Accepted
     }
 
     fn figures(&self) -> Vec<Figure> {

@@ -107,6 +107,40 @@ fn a_changed_key_is_in_force_at_once_and_stands_in_the_file_and_after_a_restart(
     assert_eq!(file(&rig).matches("autoCreateTopicEnable").count(), 1);
 }
 
+/// A key is live only if what it stands for takes it over: each is changed, and looked for where it counts.
+#[test]
+fn every_key_that_can_change_is_in_force_after_its_change() {
+    let rig = rig_configured("");
+    let changes = [
+        ("messageDelayLevel", "7s"),
+        ("parkAfter", "77"),
+        ("brokerPermission", "2"),
+        ("autoCreateTopicEnable", "false"),
+        ("defaultTopicQueueNums", "3"),
+        ("autoCreateSubscriptionGroup", "false"),
+        ("traceOn", "false"),
+        ("longPollingEnable", "false"),
+        ("shortPollingTimeMills", "77"),
+        ("flushConsumerOffsetInterval", "77"),
+        ("channelExpiredTimeout", "77"),
+    ];
+    let live: Vec<_> = config::keys().filter(|key| key.is_live).map(|key| key.name).collect();
+    assert!(live.iter().all(|key| changes.iter().any(|(known, _)| known == key)), "{live:?}");
+    for (key, value) in changes {
+        changed(&rig, &format!("{key}={value}"));
+    }
+
+    let (options, delay) = (rig.broker.options(), rig.scheduler.options());
+    assert_eq!((delay.levels.to_string(), delay.park_after), ("1 = 7s".to_owned(), Duration::from_millis(77)));
+    assert_eq!((options.permission, options.default_topic_queues, options.trace_on), (2, 3, false));
+    assert!(!options.auto_create_topics && !options.auto_create_groups && !options.long_polling);
+    let millis = [options.short_polling, options.save_offsets_interval, options.client_expiry];
+    assert_eq!(millis, [Duration::from_millis(77); 3]);
+    assert_eq!(rig.send(message("unknown")).code, 17);
+    assert_eq!(rig.pull("T", 0, 0).code, 16, "reading is not permitted any more");
+    assert_eq!(rig.ask(request(352, &[("group", "unknown")])).code, 26);
+}
+
 #[test]
 fn what_cannot_change_while_the_broker_runs_is_refused_by_name_and_nothing_is_written() {
     let rig = rig_configured("");

@@ -288,6 +288,10 @@ fn schedule_8_a_live_change_of_the_table_counts_whole_or_not_at_all() {
     assert_eq!(rig.number("delayLevelMs", Some(1)), 2_000.0);
     assert_eq!(rig.number("delayLevelMs", Some(3)), 4_000.0);
     assert_eq!(rig.store.change_setting("other", "2s"), SettingChange::NotMine);
+    assert_eq!(rig.store.change_setting(PARK_AFTER_KEY, "5000"), SettingChange::Accepted);
+    assert!(matches!(rig.store.change_setting(PARK_AFTER_KEY, "x"), SettingChange::Refused(_)));
+    assert_eq!(rig.scheduler.options().park_after, Duration::from_secs(5));
+    assert_eq!(rig.number("delayLevelMs", Some(1)), 2_000.0, "the other key stays");
 }
 
 #[test]

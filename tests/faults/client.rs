@@ -127,11 +127,6 @@ impl Client {
         Ok(Self { stream, input: BytesMut::new(), opaque: 0 })
     }
 
-    /// How long an answer may take from now on.
-    pub(crate) fn wait_at_most(&self, time: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(time))
-    }
-
     /// Sends a request; gives the number that its answer will have.
     pub(crate) fn ask(&mut self, mut command: Command) -> io::Result<i32> {
         self.opaque += 1;

@@ -10,7 +10,6 @@
 //! | [`power`] | the power goes: only what was synced is left |
 //! | [`strange`] | files of others, half-made files, a missing segment, a slow start |
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
-#![allow(dead_code, reason = "each module uses its own part of what they share")]
 
 mod audit;
 mod client;

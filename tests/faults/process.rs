@@ -170,15 +170,6 @@ impl Broker {
         }
     }
 
-    /// Waits until a line of the log holds a text.
-    pub(crate) fn wait_for_log(&self, text: &str) {
-        let began = Instant::now();
-        while !self.log().contains(text) {
-            assert!(began.elapsed() < PATIENCE, "{text:?} does not stand in the log:\n{}", self.log());
-            thread::sleep(LOOK);
-        }
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }

@@ -73,7 +73,11 @@ impl DelayOffset {
             Some(Value::Object(table)) => {
                 let entries = table.iter().filter_map(|(level, offset)| {
                     let level = level.parse().ok().and_then(DelayLevel::new)?;
-                    Some((level, u64::try_from(offset.as_i64()?).unwrap_or(0)))
+                    let found = offset.as_i64()?;
+                    if found < 0 {
+                        tracing::warn!(delay_level = %level, found, used = 0, "a negative offset in delayOffset.json");
+                    }
+                    Some((level, u64::try_from(found).unwrap_or(0)))
                 });
                 entries.collect()
             }

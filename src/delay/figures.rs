@@ -14,6 +14,7 @@
 //! | `delayLateCount`, `delayLateTotalMs`, `delayLateMaxMs` | `level` | deliver time to store time of what was restored, since the start |
 //! | `delaySkipped` | | messages restored again since a later one of their level was found restored |
 //! | `delayNotWaiting` | | restored records that named no waiting message |
+//! | `delayDeliveredByApache` | | messages found at the start that Apache RocketMQ had delivered |
 //! | `delayAppendFailures`, `delayReadFailures` | | since the start |
 //! | `delayPinnedFrom` | | position of the oldest waiting record; absent if none waits |
 
@@ -73,6 +74,7 @@ pub(super) fn figures(scheduler: &Scheduler) -> Vec<Figure> {
     let numbers = [
         ("delaySkipped", Some(counts.skipped as f64)),
         ("delayNotWaiting", Some(counts.not_waiting as f64)),
+        ("delayDeliveredByApache", Some(counts.by_apache as f64)),
         ("delayAppendFailures", Some(counts.append_failures as f64)),
         ("delayReadFailures", Some(counts.read_failures as f64)),
         ("delayPinnedFrom", scheduler.pinned_from().map(|position| position.0 as f64)),

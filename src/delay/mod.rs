@@ -19,10 +19,12 @@
 //! | `scheduler` | the steps: dispatched, tick |
 //! | `driver` | the thread that sleeps until the next deadline |
 //! | `delay_offset` | RocketMQ's progress file |
+//! | `apache` | what Apache RocketMQ delivered |
 //! | `plugin` | what the store sees |
 //! | `audit` | what an audit of a store says of delayed messages |
 
 mod admission;
+mod apache;
 mod audit;
 mod delay_offset;
 mod driver;

@@ -132,6 +132,10 @@ impl Plugin for LevelScheduler {
         }
     }
 
+    fn recovered(&self) {
+        self.scheduler.recovered();
+    }
+
     fn clock_jumped(&self, by: Duration) {
         self.scheduler.clock_jumped(by);
         self.ring();

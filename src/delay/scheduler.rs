@@ -20,6 +20,7 @@ use std::{
 
 use super::{
     DelayLevel, DelayOptions, RealTopics,
+    apache::{Candidate, Matching, WithoutKey, may_be_restored},
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset, VERSION_STEP},
     entries::{self, Entries, Origin, end_of},
     park::marker,
@@ -61,8 +62,12 @@ pub(super) struct Scheduler {
 #[derive(Default)]
 struct State {
     progress: Progress,
-    /// How far Apache RocketMQ delivered each level, where nothing better is known.
-    believed: BTreeMap<DelayLevel, u64>,
+    /// During recovery: how far each level is delivered, as `delayOffset.json` says, and whether that counts where nothing better is known.
+    said: BTreeMap<DelayLevel, u64>,
+    believes_said: bool,
+    /// During recovery, since a record was found that Apache RocketMQ may have restored.
+    matching: Option<Matching>,
+    without_key: WithoutKey,
     sleep: Sleep,
     /// Somebody should wake the sleeping driver at the end of this round.
     wake: bool,
@@ -100,6 +105,8 @@ pub(super) struct Counts {
     pub(super) skipped: u64,
     /// Restored records that named an entry that does not wait.
     pub(super) not_waiting: u64,
+    /// Messages that Apache RocketMQ had delivered, found during recovery.
+    pub(super) by_apache: u64,
     /// Appends that failed.
     pub(super) append_failures: u64,
     /// Reads of a waiting record that failed.
@@ -247,15 +254,14 @@ impl Scheduler {
             return false;
         };
         let file = self.store().map_or_else(DelayOffset::default, |store| load_delay_offset(&store));
-        let mut recovered = State {
+        let recovered = State {
             progress,
             version: Version { base: file.counter, delivered: 0 },
             exported: file.clone(),
+            said: file.offsets,
+            believes_said: state.is_none(),
             ..State::default()
         };
-        if state.is_none() {
-            recovered.believed = file.offsets;
-        }
         *self.entries() = Entries::default();
         *self.state() = recovered;
         true
@@ -274,8 +280,72 @@ impl Scheduler {
         }
         if record.prepared_offset() > 0 && !(dispatched.replay && Mutation::ProgressFromCheckpoint.is_on()) {
             self.restored(dispatched);
+        } else if dispatched.replay && may_be_restored(record) {
+            self.restored_by_apache(dispatched);
         }
         None
+    }
+
+    /// A record that Apache RocketMQ may have restored.
+    fn restored_by_apache(&self, dispatched: &Dispatched<'_>) {
+        let Some(store) = self.store().filter(|store| dispatched.position >= store.ours_to()) else { return };
+        let waiting = {
+            let state = self.state();
+            let waiting = state
+                .progress
+                .levels
+                .iter()
+                .flat_map(|(level, progress)| progress.runs.iter().map(move |run| (*level, run.from..run.to)));
+            state.matching.is_none().then(|| waiting.collect::<Vec<_>>())
+        };
+        let matching = waiting.map(|waiting| Matching::of(&store, &waiting));
+        let mut state = self.state();
+        let state = &mut *state;
+        let matching = state.matching.get_or_insert_with(|| matching.unwrap_or_default());
+        while let Some(Candidate { level, queue_offset, bytes, end }) = matching.take(dispatched.record) {
+            let Some(progress) = state.progress.levels.get_mut(&level) else { continue };
+            match progress.take(queue_offset, bytes, end) {
+                // One that is alike may still wait.
+                Taken::NotWaiting => {}
+                Taken::TooManyRuns => return,
+                Taken::InOrder | Taken::Skipping(_) => {
+                    state.counts.by_apache += 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Recovery is over: what `delayOffset.json` says counts where nothing better is known, and within the queue.
+    pub(super) fn recovered(&self) {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.matching = None;
+        let without_key = mem::take(&mut state.without_key);
+        for (level, said) in mem::take(&mut state.said) {
+            let nothing = LevelProgress::default();
+            if said <= state.progress.levels.get(&level).unwrap_or(&nothing).next {
+                for candidate in without_key.get(&level).into_iter().flatten() {
+                    if let Some(progress) = state.progress.levels.get_mut(&level) {
+                        progress.take(candidate.queue_offset, candidate.bytes, candidate.end);
+                    }
+                }
+            }
+            let used = state.progress.levels.get(&level).unwrap_or(&nothing).undelivered_from();
+            if said > used {
+                tracing::warn!(
+                    delay_level = %level,
+                    found = said,
+                    used,
+                    "delayOffset.json says that more was delivered than was; it is not used"
+                );
+            } else if said < used {
+                tracing::info!(delay_level = %level, found = said, used, "delayOffset.json is behind; it is not used");
+            }
+        }
+        if state.counts.by_apache > 0 {
+            tracing::info!(messages = state.counts.by_apache, "Apache RocketMQ delivered some of what waited");
+        }
     }
 
     fn waits(&self, dispatched: &Dispatched<'_>) -> (DelayLevel, Generation, Duration) {
@@ -289,8 +359,8 @@ impl Scheduler {
         let options = self.options();
         let mut entries = self.entries();
         let mut state = self.state();
+        let state = &mut *state;
         let mut longest = state.progress.longest(level, &options.levels);
-        let believed = state.believed.get(&level).copied().unwrap_or(0);
         let progress = state.progress.levels.entry(level).or_default();
         if progress.begins(stamp.generation) {
             longest = longest.max(duration);
@@ -298,11 +368,23 @@ impl Scheduler {
         if queue_offset < progress.next {
             let dropped = progress.cut(queue_offset);
             entries.forget(level);
+            state.matching = None;
+            state.without_key.remove(&level);
             tracing::warn!(delay_level = %level, queue_offset, dropped, "the queue of a delay level begins anew");
         }
-        if stamp.generation == Generation::APACHE && dispatched.replay && queue_offset < believed {
-            progress.pass(queue_offset);
-            return (level, stamp.generation, duration);
+        if dispatched.replay {
+            let candidate = Candidate { level, queue_offset, bytes: record.total_bytes(), end: dispatched.end() };
+            if let Some(matching) = &mut state.matching {
+                matching.add(record, candidate);
+            }
+            let said = state.said.get(&level).copied().unwrap_or(0);
+            if state.believes_said
+                && stamp.generation == Generation::APACHE
+                && queue_offset < said
+                && record.properties().get(names::UNIQ_KEY).is_none_or(str::is_empty)
+            {
+                state.without_key.entry(level).or_default().push(candidate);
+            }
         }
         let due = (stamp.generation != Generation::APACHE).then(|| due(record, None, longest, &jumps));
         let is_head = progress.add(&Waiting {

@@ -61,6 +61,8 @@ pub struct MessageStore {
     pub(super) damaged_bytes: AtomicU64,
     pub(super) hopeless: Hopeless,
     pub(super) mended_entries: AtomicU64,
+    /// Everything before this position was stored by a broker of this make, as far as is known.
+    pub(super) ours_to: AtomicU64,
     pub(super) drivers: Drivers,
     pub(super) checkpoint_files: CheckpointFiles,
     /// The last checkpoint that was saved; held while one is written.
@@ -160,6 +162,7 @@ impl MessageStore {
                 damaged_bytes: AtomicU64::new(0),
                 hopeless: Hopeless::default(),
                 mended_entries: AtomicU64::new(0),
+                ours_to: AtomicU64::new(0),
                 drivers: Drivers::default(),
                 checkpoint_files: CheckpointFiles::new(env.directory.clone()),
                 checkpointing: Mutex::default(),
@@ -339,6 +342,11 @@ impl MessageStore {
     /// The store's own time: it never falls, and goes on at the pace of the boot-time clock, whatever the wall clock does.
     pub fn now(&self) -> Timestamp {
         self.log.clock().now()
+    }
+
+    /// During recovery: what lies before this position was stored by this broker, not by Apache RocketMQ on the same store.
+    pub fn ours_to(&self) -> PhysicalOffset {
+        PhysicalOffset(self.ours_to.load(Ordering::Acquire))
     }
 
     /// What the boot-time clock shows when the store's own time reaches `time`, if it does not jump before: see [`Plugin::clock_jumped`].

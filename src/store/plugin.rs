@@ -69,6 +69,9 @@ pub trait Plugin: Send + Sync {
     /// Ends a round of [`Plugin::dispatched`]; the moment to wake a thread.
     fn round_ended(&self) {}
 
+    /// Recovery is over: the whole log went through [`Plugin::dispatched`]. The first checkpoint follows.
+    fn recovered(&self) {}
+
     /// The store's own time has jumped forward by `by`, and with it every deadline that [`MessageStore::clock_jumps`] moves. A thread that
     /// sleeps until a store time must look again.
     fn clock_jumped(&self, by: Duration) {

@@ -95,9 +95,14 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
     let found = store.checkpoint_files.load();
     store.log.clock().begin(found.as_ref().map(|found| &found.checkpoint.clock));
+    let matches = found.as_ref().is_some_and(|found| matches_log(store, &segments, &found.checkpoint));
+    if let Some(found) = found.as_ref().filter(|_| matches) {
+        // Whatever Apache RocketMQ wrote since lies behind.
+        store.ours_to.store(found.checkpoint.position.0, std::sync::atomic::Ordering::Release);
+    }
     let loaded = found.and_then(FoundCheckpoint::believed);
     let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
-    let mut checkpoint = loaded.filter(|checkpoint| matches_log(store, &segments, checkpoint));
+    let mut checkpoint = loaded.filter(|_| matches);
     let matching = checkpoint.clone();
     // What it says of the log stays true, whatever became of queues, index and plugins.
     let boot_id = store.env.clock.boot_id();
@@ -164,6 +169,9 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         segment.file.sync().map_err(|source| store.io_error("sync", &segment.path, source))?;
     }
     store.durability.recovered_to(end);
+    for plugin in &store.dispatcher.plugins {
+        plugin.recovered();
+    }
     tracing::info!(
         from = from.0,
         physical_offset = end.0,

@@ -22,6 +22,10 @@ fn apache_left(waiting: &[(u32, &str)], delay_offset: Option<&str>) -> Left {
     for (level, body) in waiting {
         let mut draft = draft(SCHEDULE_TOPIC, *level as i32, body);
         draft.queue_id = QueueId(level - 1);
+        if body.starts_with("keyless") {
+            draft.properties = Properties::new();
+            draft.properties.set("DELAY", level.to_string());
+        }
         draft.properties.set("REAL_TOPIC", "orders");
         draft.properties.set("REAL_QID", "0");
         let bytes = encoded_bytes(&draft).unwrap();
@@ -73,21 +77,169 @@ fn what_apache_left_waiting_is_delivered_after_the_longest_duration_on_record() 
 }
 
 #[test]
-fn schedule_45_46_delay_offset_json_is_believed_for_what_apache_wrote_within_the_queue() {
-    let text = "{\n\t\"offsetTable\":{\"1\":2,2:1000000000\n\t}\n}";
-    let rig = open(apache_left(&[(1, "a"), (2, "b"), (1, "c"), (1, "d")], Some(text)), "1s 5s");
+fn b03_b04_schedule_45_46_delay_offset_json_is_believed_within_the_queue_for_messages_without_a_key() {
+    let text = "{\n\t\"offsetTable\":{\"1\":3,2:1000000000,3:-5\n\t}\n}";
+    let waiting = [(1, "keyless a"), (1, "b"), (2, "keyless c"), (1, "keyless d"), (1, "keyless e"), (3, "keyless f")];
+    let rig = open(apache_left(&waiting, Some(text)), "1s 5s 10s");
     rig.send("orders", 1, "ours");
     rig.send("orders", 2, "ours too");
 
     rig.run_dry();
 
-    assert_eq!(rig.bodies("orders", 0), ["d", "ours", "ours too"]);
+    // That of `b` would be in the log, had it been delivered.
+    let wanted = ["b", "keyless e", "ours", "keyless c", "ours too", "keyless f"];
+    assert_eq!(rig.bodies("orders", 0), wanted);
     let rig = rig.restart();
     rig.run_dry();
-    assert_eq!(rig.entries("orders", 0).len(), 3);
+    assert_eq!(rig.entries("orders", 0).len(), wanted.len());
     let rig = rig.kill();
-    assert_eq!(rig.text("scheduleMessageOffset_1").as_deref(), Some("4,4"));
+    assert_eq!(rig.text("scheduleMessageOffset_1").as_deref(), Some("5,5"));
     assert_eq!(rig.text("scheduleMessageOffset_2").as_deref(), Some("2,2"));
+}
+
+#[test]
+fn b03_a_wrong_delay_offset_json_beside_our_own_progress_is_not_used() {
+    for wrong in [1_000_000_000, -5, 0] {
+        let rig = Rig::new("1s");
+        rig.send("orders", 1, "a");
+        rig.run_dry();
+        rig.send("orders", 1, "b");
+        rig.store.stop().unwrap();
+        let text = format!("{{\"offsetTable\":{{1:{wrong}}}}}");
+        rig.directory.write(Path::new("config/delayOffset.json"), text.as_bytes()).unwrap();
+        let rig = Rig::open(rig.clock, rig.directory, rig.options, "1s", rig.topics);
+        rig.send("orders", 1, "c");
+
+        rig.run_dry();
+
+        assert_eq!(rig.bodies("orders", 0), ["a", "b", "c"]);
+    }
+}
+
+/// What Apache RocketMQ does on our store after a clean stop: it restores some waiting records, and is stopped, or killed before it wrote its
+/// checkpoint.
+fn apache_restores(rig: Rig, waiting: &[Appended], is_killed: bool) -> Rig {
+    let records: Vec<Record> = waiting.iter().map(|at| rig.store.record_at(at.position).unwrap()).collect();
+    let next = rig.entries("orders", 0).len() as u64;
+    rig.store.stop().unwrap();
+    let mut end = rig.store.log_range().1;
+    let segment = rig.directory.open(Path::new("commitlog/00000000000000000000")).unwrap();
+    for (queue_offset, record) in (next..).zip(records) {
+        let view = record.view();
+        let restored = MessageDraft {
+            topic: Topic::from("orders"),
+            queue_id: QueueId(0),
+            flag: view.flag(),
+            sys_flag: view.sys_flag(),
+            born_at: view.born_at(),
+            born_host: view.born_host(),
+            store_host: view.store_host(),
+            reconsume_times: view.reconsume_times(),
+            prepared_offset: 0,
+            properties: Properties::from_text(view.properties().as_bytes()),
+            body: record.body(),
+        };
+        let mut bytes = Vec::new();
+        encode(&restored, &mut bytes).unwrap();
+        let place = Place {
+            queue_offset: QueueOffset(queue_offset),
+            physical_offset: end,
+            stored_at: rig.clock.wall(),
+            prepared_offset: 0,
+        };
+        patch(&mut bytes, &place);
+        segment.write_at(end.0, &bytes).unwrap();
+        end = end.plus(bytes.len() as u64);
+    }
+    if is_killed {
+        rig.directory.write(Path::new("abort"), b"1").unwrap();
+    } else {
+        rig.directory.write(Path::new("checkpoint"), &[1; 4096]).unwrap();
+        rig.directory.write(Path::new("config/delayOffset.json"), b"{\"offsetTable\":{1:1000,2:1000}}").unwrap();
+    }
+    Rig::open(rig.clock, rig.directory, rig.options, &rig.levels, rig.topics)
+}
+
+#[test]
+fn what_apache_delivered_from_our_store_does_not_come_again_and_all_else_comes() {
+    for is_killed in [false, true] {
+        let rig = Rig::new("1s 5s");
+        let [a, b] = ["a", "b"].map(|body| rig.send("orders", 1, body));
+        rig.send("orders", 2, "c");
+        rig.send("orders", 1, "d");
+        rig.advance(1_000);
+        let rig = apache_restores(rig, &[a, b], is_killed);
+        assert_eq!(rig.number("delayDeliveredByApache", None), 2.0);
+        assert_eq!(rig.number("delayPending", Some(1)), 1.0);
+
+        rig.run_dry();
+
+        assert_eq!(rig.bodies("orders", 0), ["a", "b", "d", "c"], "killed: {is_killed}");
+        let rig = rig.kill();
+        rig.run_dry();
+        let rig = rig.restart();
+        rig.run_dry();
+        assert_eq!(rig.entries("orders", 0).len(), 4, "nor later, killed: {is_killed}");
+    }
+}
+
+#[test]
+fn a_message_that_apache_passed_over_comes_and_those_behind_it_do_not_come_again() {
+    let rig = Rig::new("1s");
+    let [_, b, _, d] = ["a", "b", "c", "d"].map(|body| rig.send("orders", 1, body));
+    rig.advance(1_000);
+
+    let rig = apache_restores(rig, &[b, d], false);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["b", "d", "a", "c"]);
+}
+
+#[test]
+fn of_two_messages_that_are_alike_apache_delivered_one_and_the_other_comes() {
+    let rig = Rig::new("1s");
+    let first = rig.send("orders", 1, "twice");
+    rig.send("orders", 1, "twice");
+    rig.advance(1_000);
+
+    let rig = apache_restores(rig, &[first], true);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["twice", "twice"]);
+}
+
+#[test]
+fn what_apache_delivers_again_or_what_only_looks_alike_takes_nothing_away() {
+    let rig = Rig::new("1s");
+    let delivered = rig.send("orders", 1, "delivered");
+    rig.advance(1_000);
+    rig.step();
+    let mut other = draft("orders", 1, "delivered");
+    other.reconsume_times = 1;
+    rig.try_send(other).unwrap();
+    rig.dispatch();
+
+    let rig = apache_restores(rig, &[delivered], false);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["delivered", "delivered", "delivered"]);
+    assert_eq!(rig.number("delayDeliveredByApache", None), 0.0);
+}
+
+#[test]
+fn a_message_without_a_unique_key_matches_nothing() {
+    let rig = Rig::new("1s");
+    let mut keyless = draft("orders", 1, "keyless");
+    keyless.properties = Properties::new();
+    keyless.properties.set("DELAY", "1");
+    let keyless = rig.try_send(keyless).unwrap();
+    rig.dispatch();
+    rig.advance(1_000);
+
+    let rig = apache_restores(rig, &[keyless], false);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["keyless", "keyless"], "rather twice than lost");
 }
 
 #[test]

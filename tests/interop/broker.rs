@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -57,6 +58,11 @@ impl Broker {
 
     pub(crate) fn namesrv(&self) -> String {
         format!("127.0.0.1:{}", self.namesrv_port)
+    }
+
+    /// Where its files are: `broker.conf`, `store` and logs.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn pid(&self) -> u32 {

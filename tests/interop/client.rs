@@ -75,12 +75,12 @@ fn build_go() -> Vec<String> {
     vec![program.display().to_string()]
 }
 
-fn need(tool: &str, version: &str, what: &str) {
+pub(crate) fn need(tool: &str, version: &str, what: &str) {
     let found = Command::new(tool).arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status();
     assert!(found.is_ok_and(|status| status.success()), "`{tool}` does not run; the interop tests need {what}");
 }
 
-fn build(command: &mut Command) {
+pub(crate) fn build(command: &mut Command) {
     let output = command.output().expect("a tool that was found to run");
     assert!(
         output.status.success(),
@@ -90,11 +90,11 @@ fn build(command: &mut Command) {
     );
 }
 
-fn built_folder() -> PathBuf {
+pub(crate) fn built_folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("interop")
 }
 
-fn source_folder(name: &str) -> PathBuf {
+pub(crate) fn source_folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
 

@@ -4,13 +4,17 @@
 //! `rocketmq-client` 5.3.3 and 4.9.8 (`java/`) and Go `rocketmq-client-go/v2` (`go/`). What they print is compared here. The programs
 //! are built on first use and run once for all tests, so a test costs no start of a Java machine.
 //!
+//! `interchange` also starts Apache RocketMQ's own broker, on a store that changes hands.
+//!
 //! Needs Java 11 or newer, Maven and Go: `cargo test --features interop --test interop`.
 #![cfg(feature = "interop")]
 
+mod apache;
 mod broker;
 mod client;
 mod consuming;
 mod delays;
+mod interchange;
 mod measurements;
 mod refusals;
 mod restarts;

@@ -492,10 +492,12 @@ impl NextOffsets {
     /// Whether a record has the next offset of its queue, or the first of all. No checksum covers that field. Of a queue without entries nothing is
     /// known: it may be what is left of a deleted topic.
     fn take(&mut self, store: &MessageStore, record: RecordView<'_>) -> bool {
-        if !record.sys_flag().is_queued() {
+        let (topic, position) = (record.topic(), record.physical_offset());
+        // What a deleted topic held says nothing of the queues that came after it.
+        if !record.sys_flag().is_queued() || store.dispatcher.deletions.covers(topic, position) {
             return true;
         }
-        let (topic, queue_id, found) = (record.topic(), record.queue_id(), record.queue_offset());
+        let (queue_id, found) = (record.queue_id(), record.queue_offset());
         let follows = |next: u64| found.0 == next || found == QueueOffset::ZERO || (self.has_gaps && found.0 > next);
         if let Some(next) = self.next.get_mut(topic).and_then(|queues| queues.get_mut(&queue_id)) {
             let is_next = follows(*next);

@@ -173,6 +173,20 @@ fn b01_what_falls_due_while_there_is_no_room_waits_and_arrives_once_there_is() {
     assert_eq!(core.machine.fatal(), [""; 0]);
 }
 
+#[test]
+fn b114_figures_tell_from_where_on_the_log_is_kept_for_whom_and_how_many_bytes() {
+    let core = Core::new();
+    core.store.append(message("bills", 0, "bill", 1_000)).unwrap();
+    let waits = core.store.append(delayed("m0", 100)).unwrap();
+    let last = core.store.append(message("bills", 0, "bill", 1_000)).unwrap();
+    core.work();
+
+    assert_eq!(core.figure("pinnedFrom", Some("levels")), waits.position.0);
+    assert_eq!(core.figure("pinnedBytes", Some("levels")), last.end.0 - waits.position.0);
+    core.pass(10);
+    assert!(core.store.figures().iter().all(|figure| figure.name != "pinnedFrom"), "nothing waits any more");
+}
+
 /// Sends until nothing is taken on a disk of so many segments; gives how many delayed messages were taken, and who refused.
 fn fill(core: &Core, segments: u64, every_other_waits: bool) -> usize {
     core.machine.disk.set_capacity(segments * SEGMENT_BYTES);

@@ -379,6 +379,8 @@ pub(super) fn runtime_info(broker: &Broker) -> Answer {
     for (name, value) in broker.remoting.get().map(|figures| figures.named()).into_iter().flatten() {
         put(name, value.to_string());
     }
+    let unsaved = broker.topics.save_failures() + broker.groups.save_failures() + broker.offsets.save_failures();
+    put("stateFileFailures", unsaved.to_string());
     for figure in store.figures() {
         let labels: Vec<_> = figure.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let key = if labels.is_empty() { figure.name } else { format!("{}{{{}}}", figure.name, labels.join(",")) };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
-use tracing::{error, info};
+use tracing::info;
 
 use super::{
     BrokerOptions, Configuration, Registry, Topics,
@@ -226,11 +226,13 @@ impl Broker {
         info!("broker stopped");
     }
 
-    /// Writes what is only in memory: consumer offsets. What cannot be written is logged.
+    /// Writes what is only in memory: consumer offsets, and what could not be written before. What fails is logged, and tried again by the next
+    /// call.
     pub fn save(&self) {
-        if let Err(error) = blocking(|| self.offsets.save()) {
-            error!(%error, "consumer offsets not saved");
-        }
+        // Logged where it fails.
+        let _ = blocking(|| self.offsets.save());
+        self.topics.save();
+        self.groups.save();
     }
 
     /// Does what is due: saves consumer offsets, forgets silent clients and old locks.

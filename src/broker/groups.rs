@@ -179,7 +179,13 @@ impl Groups {
         state.change += 1;
     }
 
-    fn save(&self) {
+    /// How often the file could not be saved.
+    pub(super) fn save_failures(&self) -> u64 {
+        self.file.failures()
+    }
+
+    /// Saves what is not saved yet.
+    pub(super) fn save(&self) {
         let change = self.state().change;
         blocking(|| self.file.save_or_warn(change, || self.render()));
     }

@@ -174,6 +174,11 @@ impl ConsumerOffsets {
         })
     }
 
+    /// How often the file could not be saved.
+    pub(crate) fn save_failures(&self) -> u64 {
+        self.file.failures()
+    }
+
     /// The offset behind the last message of a queue.
     fn end(&self, topic: &str, queue_id: i32) -> i64 {
         let queue_id = u32::try_from(queue_id).ok().map(QueueId);

@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use super::failure::Failure;
@@ -18,11 +21,14 @@ pub(crate) struct TableFile {
     file: StateFile,
     /// The last change that is in the file.
     saved: Mutex<u64>,
+    /// The last attempt failed.
+    failing: AtomicBool,
+    failures: AtomicU64,
 }
 
 impl TableFile {
     pub(crate) fn new(name: &'static str, file: StateFile) -> Self {
-        Self { name, file, saved: Mutex::new(0) }
+        Self { name, file, saved: Mutex::new(0), failing: AtomicBool::new(false), failures: AtomicU64::new(0) }
     }
 
     /// Reads the table. An absent one is `None`; so is one that cannot be read, with a loud warning: the broker starts all the same.
@@ -55,13 +61,13 @@ impl TableFile {
     /// Code 1: it could not be written; a later save tries again.
     pub(crate) fn save_on_request(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) -> Result<(), Failure> {
         self.save(change, render).map_err(|error| {
-            tracing::error!(file = self.name, %error, "state file not saved, its changes are lost if the broker stops now");
             let remark = format!("the change holds until the broker stops, but {} was not saved: {error}", self.name);
             Failure::new(ResponseCode::SYSTEM_ERROR, remark)
         })
     }
 
-    /// Writes the table unless the file already holds the change. `render` gives the last change in the text, and the text.
+    /// Writes the table unless the file already holds the change. `render` gives the last change in the text, and the text. The first failure in
+    /// a row is logged, and its end.
     ///
     /// # Errors
     /// As the directory gives them; a later save tries again.
@@ -71,15 +77,33 @@ impl TableFile {
             return Ok(());
         }
         let (covers, text) = render();
-        self.file.save(&String::from_utf8_lossy(&text))?;
-        *saved = covers;
-        Ok(())
+        let written = self.file.save(&String::from_utf8_lossy(&text));
+        let was_failing = self.failing.swap(written.is_err(), Ordering::Relaxed);
+        match &written {
+            Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                if !was_failing {
+                    tracing::error!(file = self.name, %error, "state file not saved, its changes are lost if the broker stops now; trying again");
+                }
+            }
+            Ok(()) => {
+                *saved = covers;
+                if was_failing {
+                    tracing::info!(file = self.name, "state file can be saved again");
+                }
+            }
+        }
+        written
+    }
+
+    /// How often it could not be saved since the start.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// As [`TableFile::save`], for tables that hold in memory even if they cannot be saved now.
     pub(crate) fn save_or_warn(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) {
-        if let Err(error) = self.save(change, render) {
-            tracing::error!(file = self.name, %error, "state file not saved, its changes are lost if the broker stops now");
-        }
+        // Already logged.
+        let _ = self.save(change, render);
     }
 }

@@ -90,7 +90,7 @@ struct Part {
 }
 
 pub(super) fn run(args: &LevelsArgs) -> Result<(), Failure> {
-    let levels = block_on(ask(args))?;
+    let (levels, notes) = block_on(ask(args))?;
     let now = now_ms();
     match args.output {
         Output::Json => {
@@ -114,21 +114,25 @@ pub(super) fn run(args: &LevelsArgs) -> Result<(), Failure> {
                 ]
             });
             print::table(&["BROKER", ">LEVEL", ">DELAY", "TABLE", ">PENDING", "NEXT DUE"], &rows.collect::<Vec<_>>())?;
+            for note in notes {
+                print::line(&note)?;
+            }
         }
     }
     Ok(())
 }
 
-async fn ask(args: &LevelsArgs) -> Result<Vec<Level>, Failure> {
+async fn ask(args: &LevelsArgs) -> Result<(Vec<Level>, Vec<String>), Failure> {
     let cluster = Cluster::new(&args.cluster)?;
     let brokers = match &args.broker {
         Some(address) => [(address.clone(), address.clone())].into(),
         None => cluster.masters().await?,
     };
-    let mut levels = Vec::new();
+    let (mut levels, mut notes) = (Vec::new(), Vec::new());
     for (name, address) in brokers {
         let words = LevelWords::of(&cluster.broker_config(&address).await?);
         let figures = cluster.broker_figures(&address).await?;
+        notes.extend(store_notes(&figures).into_iter().map(|note| format!("{name}: {note}")));
         for level in 1..=words.0.len().max(last_used(&figures)) {
             let in_table = words.0.get(level - 1);
             let number = |name: &str| figures.get(&format!("{name}{{level={level}}}"))?.parse::<f64>().ok();
@@ -150,7 +154,37 @@ async fn ask(args: &LevelsArgs) -> Result<Vec<Level>, Failure> {
             }));
         }
     }
-    Ok(levels)
+    Ok((levels, notes))
+}
+
+/// What someone should know of a broker's store, by its figures.
+fn store_notes(figures: &BTreeMap<String, String>) -> Vec<String> {
+    let number = |name: &str| figures.get(name).and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0) as u64;
+    let mut notes = Vec::new();
+    for (reason, words) in [
+        ("diskUse", "the disk is too full"),
+        ("pending", "what waits needs the room"),
+        ("noSpace", "the file system had no space"),
+        ("io", "the log could not be written"),
+    ] {
+        let count = number(&format!("refusedSends{{reason={reason}}}"));
+        if count > 0 {
+            notes.push(format!("{count} sends were refused since the start: {words}"));
+        }
+    }
+    if let Some(from) = figures.get("pinnedFrom{by=levels}") {
+        let bytes = number("pinnedBytes{by=levels}");
+        notes.push(format!("what waits keeps {bytes} bytes of the log, from position {from} on"));
+    }
+    let damaged = number("damagedBytes");
+    if damaged > 0 {
+        notes.push(format!("{damaged} bytes of the log are damaged or missing: see the log of the broker"));
+    }
+    let behind = number("queuesBehind");
+    if behind > 0 {
+        notes.push(format!("{behind} queues cannot be written and are behind"));
+    }
+    notes
 }
 
 impl InTable {

@@ -64,7 +64,7 @@ pub(super) const GAP_ENTRIES_MAX: u64 = 1 << 24;
 /// Most files in a row that may be missing between two others.
 const GAP_FILES_MAX: u64 = 1 << 10;
 /// Most entries that wait for a file that cannot be written; the queue is set aside then.
-pub(super) const PENDING_ENTRIES_MAX: usize = 1 << 18;
+pub(super) const PENDING_ENTRIES_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
 /// One entry of a consume queue: where a message lies in the commit log.
 ///
@@ -167,6 +167,10 @@ struct Writer {
     sync_failed: bool,
     /// The first record that the queue does not have, since it could not be written and too many came after it.
     set_aside: Option<PhysicalOffset>,
+    /// Behind the last offset of those records.
+    refused: u64,
+    /// What lies beyond the end could not be cleared yet: see [`ConsumeQueue::cut`].
+    uncut: bool,
     /// Whether the queue was removed while someone still held it: what is put then is nobody's.
     deleted: bool,
 }
@@ -377,7 +381,8 @@ impl ConsumeQueue {
             writer.set_aside = Some(entry.position);
         }
         if writer.set_aside.is_some() {
-            return Err(self.fault("write", io::Error::other("the queue is set aside until the store is opened again")));
+            writer.refused = writer.refused.max(at.0 + 1);
+            return Err(self.fault("write", io::Error::other("the queue is set aside until it can be written again")));
         }
         let taken = self.take(&mut writer, at.0, entry);
         if let Err(StoreError::Io { source, .. }) = &taken
@@ -385,8 +390,36 @@ impl ConsumeQueue {
         {
             // A later entry must not close the gap that this one leaves.
             writer.set_aside = Some(entry.position);
+            writer.refused = writer.refused.max(at.0 + 1);
         }
         taken
+    }
+
+    /// From where the queue misses the log's records, if it was set aside and what it had before could be written since: the time to give them by
+    /// [`ConsumeQueue::put_missed`].
+    pub(super) fn missed_from(&self) -> Option<PhysicalOffset> {
+        let writer = self.writer();
+        writer.set_aside.filter(|_| writer.pending.is_empty() && !writer.uncut)
+    }
+
+    /// As [`ConsumeQueue::put`], for an entry that was refused while the queue was set aside.
+    ///
+    /// # Errors
+    /// As [`ConsumeQueue::put`].
+    pub(super) fn put_missed(&self, at: QueueOffset, entry: QueueEntry) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        if writer.deleted { Ok(()) } else { self.take(&mut writer, at.0, entry) }
+    }
+
+    /// The queue has what it missed before `to`; all of it if that is none.
+    pub(super) fn caught_up(&self, to: Option<PhysicalOffset>) {
+        self.writer().set_aside = to;
+    }
+
+    /// Behind the last offset that a record has, also if its entry is not written.
+    pub(super) fn next_offset(&self) -> QueueOffset {
+        let writer = self.writer();
+        QueueOffset(writer.next.max(writer.refused))
     }
 
     /// Writes what was put, by one call for each run of neighbours in a file, and lets readers see it.
@@ -402,7 +435,9 @@ impl ConsumeQueue {
         let writer = self.writer();
         let pending =
             writer.pending.iter().filter(|(_, entry)| !entry.is_blank()).map(|(_, entry)| entry.position).min();
-        writer.set_aside.into_iter().chain(pending).min()
+        // No checkpoint may pass what is beyond the end: later it would be taken for entries.
+        let uncut = writer.uncut.then_some(PhysicalOffset::ZERO);
+        writer.set_aside.into_iter().chain(pending).chain(uncut).min()
     }
 
     /// Says that there are entries to write; whether this is news.
@@ -493,18 +528,24 @@ impl ConsumeQueue {
     }
 
     /// Clears what lies beyond the queue's end: later files are removed, the rest of the newest is zero, without blocks. A queue without an entry
-    /// loses all its files and begins at 0 again.
+    /// loses all its files and begins at 0 again. If it fails it is done with the next round that can be written.
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub(super) fn cut(&self) -> Result<(), StoreError> {
         let mut writer = self.writer();
-        self.write_pending(&mut writer)?;
+        writer.uncut = true;
+        self.write_pending(&mut writer)
+    }
+
+    fn cut_now(&self, writer: &mut Writer) -> Result<(), StoreError> {
         if writer.last.is_some() {
-            return self.cut_behind(&mut writer);
+            self.cut_behind(writer)?;
+        } else {
+            self.remove_files(writer)?;
+            writer.next = 0;
         }
-        self.remove_files(&mut writer)?;
-        writer.next = 0;
+        writer.uncut = false;
         Ok(())
     }
 
@@ -826,7 +867,7 @@ impl ConsumeQueue {
         if writer.next > self.max.load(Ordering::Relaxed) {
             self.max.store(writer.next, Ordering::Release);
         }
-        Ok(())
+        if writer.uncut { self.cut_now(writer) } else { Ok(()) }
     }
 
     fn write_runs(&self, writer: &mut Writer) -> Result<(), StoreError> {

@@ -216,12 +216,18 @@ impl ConsumeQueues {
         Ok(damaged)
     }
 
-    /// [`ConsumeQueue::cut`] for all queues.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub(super) fn cut(&self) -> Result<(), StoreError> {
-        self.all().iter().try_for_each(|queue| queue.cut())
+    /// [`ConsumeQueue::cut`] for all queues. Those that fail are tried again in the next round.
+    pub(super) fn cut(&self) -> Vec<QueueFault> {
+        let mut faults = Vec::new();
+        for queue in self.all() {
+            if let Err(error) = queue.cut() {
+                faults.push(fault(&queue, error));
+                if queue.touch() {
+                    self.touched.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
+                }
+            }
+        }
+        faults
     }
 
     /// [`ConsumeQueue::set_min_position`] for all queues; those that fail are given back.

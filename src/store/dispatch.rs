@@ -5,7 +5,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use super::{
@@ -16,7 +16,11 @@ use super::{
     index::Index,
     scan::Located,
 };
-use crate::model::{java_hash, names};
+use crate::model::{PhysicalOffset, java_hash, names};
+
+/// Shows the records of the log from a position on to somebody, and says how far it came.
+pub(super) type Walk<'a> =
+    &'a dyn Fn(PhysicalOffset, &mut dyn FnMut(&Located<'_>)) -> Result<PhysicalOffset, StoreError>;
 
 /// Where records are dispatched to.
 pub(super) struct Dispatcher {
@@ -27,6 +31,10 @@ pub(super) struct Dispatcher {
     pub(super) deletions: Deletions,
     /// Something could not be written; it is tried again with the next round.
     failing: AtomicBool,
+    /// Perhaps a queue or the index misses records that came while it could not be written.
+    aside: AtomicBool,
+    failures: AtomicU64,
+    rebuilt: AtomicU64,
 }
 
 impl Dispatcher {
@@ -36,7 +44,17 @@ impl Dispatcher {
         plugins: Vec<Arc<dyn Plugin>>,
         deletions: Deletions,
     ) -> Self {
-        Self { queues, index, plugins, listener: OnceLock::new(), deletions, failing: AtomicBool::new(false) }
+        Self {
+            queues,
+            index,
+            plugins,
+            listener: OnceLock::new(),
+            deletions,
+            failing: AtomicBool::new(false),
+            aside: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+            rebuilt: AtomicU64::new(0),
+        }
     }
 
     /// Dispatches one round. A queue or an index that cannot be written does not hold up the others: it keeps what it could not write, and no
@@ -94,7 +112,79 @@ impl Dispatcher {
 
     /// Whether something waits to be written again.
     pub(super) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed)
+        self.failing.load(Ordering::Relaxed) || self.has_aside()
+    }
+
+    /// Says that something must be tried again.
+    pub(super) fn is_behind(&self) {
+        self.failing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a queue or the index may miss records.
+    pub(super) fn has_aside(&self) -> bool {
+        self.aside.load(Ordering::Relaxed)
+    }
+
+    /// Since the start: how often queues or index began to fail, how many were given what they missed, and how many are behind now.
+    pub(super) fn faults(&self) -> [u64; 3] {
+        let queues = self.queues.all().iter().filter(|queue| queue.unwritten_from().is_some()).count() as u64;
+        let index = self.index.as_ref().is_some_and(|index| index.unwritten_from().is_some());
+        [self.failures.load(Ordering::Relaxed), self.rebuilt.load(Ordering::Relaxed), queues + u64::from(index)]
+    }
+
+    /// Gives queues and index that were set aside, and can be written again, what they missed before `to`: `walk` shows the records from a
+    /// position on and says how far it came. The caller keeps new records away meanwhile.
+    pub(super) fn catch_up(&self, to: PhysicalOffset, walk: Walk<'_>) -> Result<(), StoreError> {
+        let mut waits = false;
+        let step = |came: PhysicalOffset| (came < to).then_some(came);
+        for queue in self.queues.all() {
+            let Some(from) = queue.missed_from() else {
+                waits |= queue.unwritten_from().is_some();
+                continue;
+            };
+            let mut outcome = Ok(());
+            let came = walk(from, &mut |located: &Located<'_>| {
+                let Located { position, record } = located;
+                let is_its = record.topic() == &**queue.topic() && record.queue_id() == queue.queue_id();
+                if is_its && self.is_queued(located) && outcome.is_ok() {
+                    let entry = QueueEntry {
+                        position: *position,
+                        bytes: record.total_bytes(),
+                        tag_code: self.tag_code(located, false),
+                    };
+                    outcome = queue.put_missed(record.queue_offset(), entry).map_err(|error| (*position, error));
+                }
+            })?;
+            let next = outcome.as_ref().map_or_else(|(position, _)| Some(*position), |()| step(came));
+            let written = queue.write_round();
+            queue.caught_up(next);
+            waits |= next.is_some() || written.is_err();
+            if next.is_none() {
+                self.rebuilt.fetch_add(1, Ordering::Relaxed);
+                let (topic, queue_id) = (queue.topic(), queue.queue_id().0);
+                tracing::info!(%topic, queue_id, physical_offset = from.0, "a queue that could not be written has all its entries again");
+            }
+        }
+        if let Some(index) = &self.index {
+            if let Some(from) = index.missed_from() {
+                index.caught_up(None);
+                let mut outcome = Ok(());
+                let came = walk(from, &mut |located: &Located<'_>| {
+                    outcome = std::mem::replace(&mut outcome, Ok(())).and_then(|()| self.put_keys(index, located));
+                });
+                let next = came.as_ref().map_or(Some(from), |came| step(*came));
+                // If it was set aside anew that stands.
+                if outcome.is_ok() {
+                    index.caught_up(next);
+                }
+                waits |= next.is_some() || index.write_round().is_err();
+                came?;
+            } else {
+                waits |= index.unwritten_from().is_some();
+            }
+        }
+        self.aside.store(waits, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Logs the first failure of a row, and its end.
@@ -102,6 +192,7 @@ impl Dispatcher {
         let was_failing = self.failing.swap(failure.is_some(), Ordering::Relaxed);
         match failure {
             Some(error) if !was_failing => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "cannot write a queue or an index; trying again"
@@ -126,11 +217,21 @@ impl Dispatcher {
     /// Prepares the entries of one record.
     fn put(&self, located: &Located<'_>, tag_code: i64) -> Result<(), StoreError> {
         let Located { position, record } = located;
+        let mut queued = Ok(());
         if self.is_queued(located) {
             let entry = QueueEntry { position: *position, bytes: record.total_bytes(), tag_code };
-            self.queues.put(record.topic(), record.queue_id(), record.queue_offset(), entry)?;
+            queued = self.queues.put(record.topic(), record.queue_id(), record.queue_offset(), entry);
         }
-        let Some(index) = &self.index else { return Ok(()) };
+        let indexed = self.index.as_ref().map_or(Ok(()), |index| self.put_keys(index, located));
+        let put = queued.and(indexed);
+        if put.is_err() {
+            self.aside.store(true, Ordering::Relaxed);
+        }
+        put
+    }
+
+    /// Prepares the index entries of one record.
+    fn put_keys(&self, index: &Index, Located { position, record }: &Located<'_>) -> Result<(), StoreError> {
         let properties = record.properties();
         let keys = properties.get(names::KEYS).into_iter().flat_map(|keys| keys.split(' '));
         for key in properties.get(names::UNIQ_KEY).into_iter().chain(keys).filter(|key| !key.is_empty()) {

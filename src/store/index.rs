@@ -53,7 +53,7 @@ const CHUNK_BYTES: u64 = 60_000;
 /// Most entries of a chain that one query looks at: what may share a slot by chance or malice.
 pub(super) const QUERY_STEPS_MAX: usize = 1 << 20;
 /// Most entries that wait for a file that cannot be written; the index is set aside then.
-pub(super) const PENDING_ENTRIES_MAX: usize = 1 << 18;
+pub(super) const PENDING_ENTRIES_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
 /// All index files of a store.
 ///
@@ -252,7 +252,7 @@ impl Index {
             writer.set_aside = Some(position);
         }
         if writer.set_aside.is_some() {
-            return Err(self.fault("write", io::Error::other("the index is set aside until the store is opened again")));
+            return Err(self.fault("write", io::Error::other("the index is set aside until it can be written again")));
         }
         let in_round = writer.round.as_ref().map(|round| PhysicalOffset(round.header.end_position));
         let newest = writer.pending.last().map(|pending| pending.position).or(in_round);
@@ -260,6 +260,18 @@ impl Index {
             writer.pending.push(Pending { key_hash: key_hash(topic, key), position, stored_at });
         }
         Ok(())
+    }
+
+    /// From where the index misses the log's records, if it was set aside and what it had before could be written since: they can be put then, once
+    /// [`Index::caught_up`] said so.
+    pub(super) fn missed_from(&self) -> Option<PhysicalOffset> {
+        let writer = self.writer();
+        writer.set_aside.filter(|_| writer.pending.is_empty() && writer.round.is_none())
+    }
+
+    /// The index has what it missed before `to`; all of it if that is none.
+    pub(super) fn caught_up(&self, to: Option<PhysicalOffset>) {
+        self.writer().set_aside = to;
     }
 
     /// Writes what was put; a new file is begun when the newest is full.

@@ -35,6 +35,8 @@ use crate::{
     mutation::Mutation,
 };
 
+/// About as many bytes of log are gone through at once for a queue that was set aside.
+const WALK_BYTES: usize = 4 << 20;
 /// Most records of one dispatch round.
 const ROUND_RECORDS_MAX: usize = 4096;
 /// The file whose presence says that the last stop was not a clean one.
@@ -63,6 +65,10 @@ pub struct MessageStore {
     pub(super) mended_entries: AtomicU64,
     /// Everything before this position was stored by a broker of this make, as far as is known.
     pub(super) ours_to: AtomicU64,
+    pub(super) damaged_ranges: AtomicU64,
+    pub(super) cut_tails: AtomicU64,
+    /// One more than the pinned position that retention logged last.
+    pub(super) pin_logged: AtomicU64,
     pub(super) drivers: Drivers,
     pub(super) checkpoint_files: CheckpointFiles,
     /// The last checkpoint that was saved; held while one is written.
@@ -163,6 +169,9 @@ impl MessageStore {
                 hopeless: Hopeless::default(),
                 mended_entries: AtomicU64::new(0),
                 ours_to: AtomicU64::new(0),
+                damaged_ranges: AtomicU64::new(0),
+                cut_tails: AtomicU64::new(0),
+                pin_logged: AtomicU64::new(0),
                 drivers: Drivers::default(),
                 checkpoint_files: CheckpointFiles::new(env.directory.clone()),
                 checkpointing: Mutex::default(),
@@ -498,6 +507,22 @@ impl MessageStore {
             number("mendedQueueEntries", self.mended_entries.load(Ordering::Relaxed)),
         ];
         figures.push(number("pendingRoomBytes", self.owed_bytes()));
+        figures.push(number("damagedRanges", self.damaged_ranges.load(Ordering::Relaxed)));
+        figures.push(number("cutTails", self.cut_tails.load(Ordering::Relaxed)));
+        figures.push(number("failedSyncs", u64::from(self.health.failure().is_some())));
+        if let Some((plugin, pinned)) = self.pinned() {
+            let held = |name: &str, value: u64| Figure {
+                name: name.into(),
+                labels: vec![("by", plugin.to_owned())],
+                value: FigureValue::Number(value as f64),
+            };
+            figures.push(held("pinnedFrom", pinned.0));
+            figures.push(held("pinnedBytes", self.log.written().since(pinned)));
+        }
+        let [failures, rebuilt, behind] = self.dispatcher.faults();
+        figures.push(number("queueWriteFailures", failures));
+        figures.push(number("queuesCaughtUp", rebuilt));
+        figures.push(number("queuesBehind", behind));
         figures.extend(self.room.refused().map(|(reason, count)| Figure {
             name: "refusedSends".into(),
             labels: vec![("reason", reason.name().to_owned())],
@@ -529,6 +554,7 @@ impl MessageStore {
             if self.dispatcher.is_failing() {
                 // What could not be written is tried again.
                 self.dispatcher.round(&[], false);
+                self.catch_up(from)?;
             }
             return Ok(false);
         }
@@ -571,12 +597,54 @@ impl MessageStore {
         }
         dispatching.position = from.plus(at as u64);
         self.dispatched.store(dispatching.position.0, Ordering::Release);
+        self.catch_up(dispatching.position)?;
         Ok(dispatching.position < limit)
+    }
+
+    /// Gives queues and index a part of what they missed before `to`.
+    fn catch_up(&self, to: PhysicalOffset) -> Result<(), StoreError> {
+        if self.dispatcher.has_aside() {
+            self.dispatcher.catch_up(to, &|from, see| self.walk(from, to, see))?;
+        }
+        Ok(())
+    }
+
+    /// Shows records from `from` on, to `to` or the end of a segment, and not many more bytes than [`WALK_BYTES`]; says how far.
+    fn walk(
+        &self,
+        from: PhysicalOffset,
+        to: PhysicalOffset,
+        see: &mut dyn FnMut(&Located<'_>),
+    ) -> Result<PhysicalOffset, StoreError> {
+        let Some(segment) = self.log.segment_at(from) else {
+            let next = self.log.segments().iter().map(|segment| segment.base).find(|base| *base > from);
+            return Ok(next.unwrap_or(to).min(to));
+        };
+        let failed = |source| self.io_error("read", &segment.path, source);
+        let left = usize::try_from(to.min(segment.end()).since(from)).unwrap_or(usize::MAX);
+        let sight = segment.sight(from, left).map_err(failed)?;
+        let mut records = Vec::new();
+        let mut at = 0;
+        while at < left && at < WALK_BYTES {
+            let position = from.plus(at as u64);
+            at += match look(&sight.bytes[at..], position, segment.end().since(position), false) {
+                Found::Record(record) => {
+                    records.push(Located { position, record });
+                    record.total_bytes() as usize
+                }
+                Found::SegmentEnd => left - at,
+                Found::Bad => next_sound(&sight.bytes[at..], position).unwrap_or(left - at),
+            };
+        }
+        sight.check().map_err(failed)?;
+        records.iter().for_each(see);
+        Ok(from.plus(at as u64))
     }
 
     /// Says that a range of the log cannot be used. Nothing is cut: what lies behind it goes on.
     pub(super) fn report_damage(&self, from: PhysicalOffset, to: PhysicalOffset, what: &str) {
         self.damaged_bytes.fetch_add(to.since(from), Ordering::Relaxed);
+        self.damaged_ranges.fetch_add(1, Ordering::Relaxed);
         tracing::error!(
             physical_offset = from.0,
             to = to.0,

@@ -294,7 +294,12 @@ impl MessageStore {
         from: QueueOffset,
         count_max: usize,
     ) -> io::Result<Vec<QueueEntry>> {
-        self.dispatcher.queues.get(topic, queue_id).map_or(Ok(Vec::new()), |queue| queue.read(from, count_max))
+        let Some(queue) = self.dispatcher.queues.get(topic, queue_id) else { return Ok(Vec::new()) };
+        let entries = queue.read(from, count_max)?;
+        if entries.is_empty() && queue.unwritten_from().is_some() && from < queue.next_offset() {
+            return Err(io::Error::other("the entries of the queue are not written yet"));
+        }
+        Ok(entries)
     }
 
     fn queue_entries_of(&self, queue: &ConsumeQueue, from: QueueOffset, count_max: usize) -> Vec<QueueEntry> {

@@ -39,7 +39,7 @@ use crate::{
     env::{Allocation, Soundness},
     model::{PhysicalOffset, QueueId, QueueOffset, Timestamp},
     mutation::Mutation,
-    record::RecordView,
+    record::{RecordView, layout::BLANK_BYTES_MIN},
 };
 
 /// Most records of one round of dispatch during recovery.
@@ -150,8 +150,10 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         store.report_damage(end, position, "is missing");
     }
     let changed = unclean || checkpoint.is_none() || end != from;
-    if changed {
-        store.dispatcher.queues.cut()?;
+    if changed && let Some(fault) = first_error(store.dispatcher.queues.cut()) {
+        // No checkpoint passes it, and it is tried again with the next round.
+        tracing::error!(error = &fault as &dyn std::error::Error, "cannot write a queue; trying again");
+        store.dispatcher.is_behind();
     }
     if changed || segments.last().is_some_and(|segment| segment.base >= end) {
         store.log.cut(end)?;
@@ -450,6 +452,13 @@ fn scan(
             }
             window.sight.check().map_err(failed)?;
             let position = start.plus(at as u64);
+            if torn && bytes[at..].iter().take(BLANK_BYTES_MIN).any(|byte| *byte != 0) {
+                store.cut_tails.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                tracing::warn!(
+                    physical_offset = position.0,
+                    "the last write to the log was cut short; the log ends before it"
+                );
+            }
             store.log.recovered_to(position);
             store.durability.recovered_to(position);
             store.dispatcher.round(&round, true);
@@ -528,7 +537,10 @@ fn newest_with_records(store: &MessageStore, segments: &[Arc<Segment>]) -> Resul
 fn queue_offsets(store: &MessageStore) -> QueueOffsets {
     let mut offsets = QueueOffsets::default();
     for queue in store.dispatcher.queues.all() {
-        offsets.entry(queue.topic().clone()).or_default().insert(queue.queue_id(), queue.range().max.0);
+        offsets
+            .entry(queue.topic().clone())
+            .or_default()
+            .insert(queue.queue_id(), queue.range().max.max(queue.next_offset()).0);
     }
     offsets
 }

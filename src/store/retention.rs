@@ -9,7 +9,7 @@
 //!
 //! Age is the time since a segment's file was last changed, by the wall clock, as in RocketMQ.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{MessageStore, StoreError, dispatch::first_error};
 use crate::{
@@ -39,13 +39,13 @@ impl MessageStore {
         }
 
         // What pins a segment is judged by what was dispatched. Once that is durable, and the checkpoint knows of it, it stays true.
-        let pinned = self.dispatcher.plugins.iter().filter_map(|plugin| plugin.pinned_from()).min();
-        let pinned = pinned.filter(|_| !Mutation::NoPin.is_on());
+        let pins = self.pinned();
+        let pinned = pins.map(|(_, pinned)| pinned).filter(|_| !Mutation::NoPin.is_on());
         let durable = if Mutation::PinEndsBeforeSync.is_on() {
             u64::MAX
         } else {
             self.checkpoint_once()?;
-            self.checkpointed.load(std::sync::atomic::Ordering::Acquire)
+            self.checkpointed.load(Ordering::Acquire)
         };
         let keep_from = PhysicalOffset(durable).min(pinned.unwrap_or(PhysicalOffset(u64::MAX)));
         let mut deleted = 0;
@@ -60,12 +60,19 @@ impl MessageStore {
             tracing::info!(segment = %segment.base, used_percent = used, forced, "segment deleted");
         }
         if deleted < expired {
-            let pinned = pinned.map_or(0, |pinned| pinned.0);
-            tracing::info!(
-                physical_offset = pinned,
-                kept = expired - deleted,
-                "old segments are kept: undelivered messages pin them"
-            );
+            let (plugin, pinned) = pins.map_or(("", PhysicalOffset::ZERO), |(plugin, pinned)| (plugin, pinned));
+            // Once for each state of things, not once for each look.
+            if self.pin_logged.swap(pinned.0 + 1, Ordering::Relaxed) != pinned.0 + 1 {
+                let bytes = self.log.written().since(pinned);
+                let kept = expired - deleted;
+                tracing::info!(
+                    by = plugin,
+                    physical_offset = pinned.0,
+                    bytes,
+                    kept,
+                    "old segments are kept: undelivered messages pin them"
+                );
+            }
         }
         if deleted > 0 {
             self.room.look(self);
@@ -79,10 +86,16 @@ impl MessageStore {
         Ok(deleted)
     }
 
+    /// From where on what must be delivered keeps the log, and for which plugin.
+    pub(super) fn pinned(&self) -> Option<(&'static str, PhysicalOffset)> {
+        let pins = self.dispatcher.plugins.iter().filter_map(|plugin| Some((plugin.name(), plugin.pinned_from()?)));
+        pins.min_by_key(|(_, pinned)| *pinned)
+    }
+
     /// How many of the oldest segments retention could delete now, whatever their age: those that hold nothing that waits.
     pub(super) fn deletable_segments(&self) -> u64 {
-        let pinned = self.dispatcher.plugins.iter().filter_map(|plugin| plugin.pinned_from()).min();
-        let dispatched = PhysicalOffset(self.dispatched.load(std::sync::atomic::Ordering::Acquire));
+        let pinned = self.pinned().map(|(_, pinned)| pinned);
+        let dispatched = PhysicalOffset(self.dispatched.load(Ordering::Acquire));
         let keep_from = pinned.map_or(dispatched, |pinned| pinned.min(dispatched));
         let segments = self.log.segments();
         let old = segments[..segments.len().saturating_sub(1)].iter().take_while(|segment| segment.end() <= keep_from);

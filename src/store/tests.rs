@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::{
-    env::{BootId, Clock, Directory, Env, FsDirectory},
+    env::{BootId, Clock, Directory, Env, FsDirectory, MemoryDirectory, Operation},
     model::{MessageDraft, PhysicalOffset, Properties, QueueId, QueueOffset, SysFlag, Timestamp, Topic},
     record::Records,
 };
@@ -635,4 +635,51 @@ fn the_store_time_of_a_position_is_that_of_its_record() {
     assert_eq!(store.stored_at("orders", QueueId(3), QueueOffset(1)), None);
     assert_eq!(store.record_at(appended.position).unwrap().view().stored_at(), appended.stored_at);
     assert!(store.record_at(PhysicalOffset(appended.position.0 + 1)).is_none());
+}
+
+#[test]
+fn a_queue_or_an_index_that_could_not_be_written_for_long_is_given_what_it_missed_without_a_restart() {
+    for (folder, operation) in [
+        ("consumequeue/orders", Operation::Write),
+        ("consumequeue/orders", Operation::Create),
+        ("index", Operation::Write),
+        ("index", Operation::Create),
+    ] {
+        let what = format!("{operation:?} under {folder}");
+        let rig = Rig::new();
+        let disk = MemoryDirectory::new();
+        let env = Env { directory: Arc::new(disk.clone()), ..rig.env() };
+        let store = MessageStore::open(rig.options.clone(), env, Vec::new()).unwrap();
+        if operation == Operation::Write {
+            fill(&store, 0, 10);
+            dispatch_all(&store);
+        }
+        let before = if operation == Operation::Write { 10 } else { 0 };
+        disk.fail_under(Path::new(folder), operation, 0, std::io::ErrorKind::Other, u64::MAX);
+
+        // More than what is kept in memory for a later try.
+        for n in before..2_500 {
+            let body = format!("message {n:04}");
+            let mut message = draft("orders", 0, body.as_bytes());
+            message.properties.set("KEYS", format!("key{n}"));
+            store.append(message).unwrap();
+            store.append(draft("bills", 0, body.as_bytes())).unwrap();
+        }
+        dispatch_all(&store);
+        assert_eq!(bodies(&store, "bills", 0).len(), 2_500 - before, "the others go on, {what}");
+        store.checkpoint_once().unwrap_err();
+        assert!(rig.fatal.lock().unwrap().is_empty(), "{what}");
+        disk.heal();
+        for _ in 0..10 {
+            store.dispatch_once(u64::MAX);
+        }
+
+        assert_eq!(bodies(&store, "orders", 0), numbered(2_500), "{what}");
+        let found = store.query("orders", "key2400", 10, Timestamp(0), Timestamp(i64::MAX));
+        assert_eq!(found.records.len(), 1, "{what}");
+        store.checkpoint_once().unwrap();
+        fill(&store, 2_500, 10);
+        dispatch_all(&store);
+        assert_eq!(bodies(&store, "orders", 0), numbered(2_510), "{what}");
+    }
 }

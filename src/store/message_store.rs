@@ -25,6 +25,7 @@ use super::{
     index::Index,
     mend::Hopeless,
     obstacle::clearing,
+    patience::Patience,
     recovery::{self, Recovery},
     room::{RECORD_EXTRA_BYTES, Room, is_full},
     scan::{Found, Located, look, next_sound},
@@ -62,6 +63,7 @@ pub struct MessageStore {
     pub(super) room: Room,
     pub(super) damaged_bytes: AtomicU64,
     pub(super) hopeless: Hopeless,
+    pub(super) patience: Patience,
     pub(super) mended_entries: AtomicU64,
     /// Everything before this position was stored by a broker of this make, as far as is known.
     pub(super) ours_to: AtomicU64,
@@ -167,6 +169,7 @@ impl MessageStore {
                 room: Room::default(),
                 damaged_bytes: AtomicU64::new(0),
                 hopeless: Hopeless::default(),
+                patience: Patience::default(),
                 mended_entries: AtomicU64::new(0),
                 ours_to: AtomicU64::new(0),
                 damaged_ranges: AtomicU64::new(0),

@@ -20,6 +20,7 @@ mod message_store;
 mod obstacle;
 mod open_files;
 mod options;
+mod patience;
 mod plugin;
 mod read;
 mod recovery;
@@ -41,6 +42,7 @@ pub use error::{AppendError, StoreError};
 pub use mend::{MEND_BYTES_MAX, Mended};
 pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};
 pub use options::{FlushPolicy, StoreOptions};
+pub use patience::READ_PATIENCE;
 pub use plugin::{
     Admission, AdmitContext, Dispatched, Figure, FigureValue, Mark, Owed, Placement, Plugin, PluginError, Refusal,
     RefusalKind, SettingChange, StoreHandle,

@@ -186,11 +186,21 @@ impl MessageStore {
                     Judged::Unwanted => {}
                     Judged::Gone | Judged::Disagrees => gone = true,
                     Judged::Unreadable(error) => {
-                        // What cannot be read now is not passed over: a later pull may find it.
+                        // What cannot be read now is not passed over for a while: a later pull may find it.
                         let (topic, queue_id) = (query.topic, query.queue_id.0);
-                        tracing::error!(topic, queue_id, queue_offset = at.0, %error, "cannot read a message");
-                        failure = Some(error.to_string());
-                        break 'scan;
+                        let segment =
+                            self.log.segment_at(entry.position).map_or(entry.position, |segment| segment.base);
+                        if !self.patience.is_over(segment, self.env.clock.since_boot()) {
+                            tracing::error!(topic, queue_id, queue_offset = at.0, %error, "cannot read a message");
+                            failure = Some(error.to_string());
+                            break 'scan;
+                        }
+                        let physical_offset = entry.position.0;
+                        tracing::error!(
+                            topic, queue_id, queue_offset = at.0, physical_offset, %error,
+                            "a message could not be read for so long that consumers pass it over"
+                        );
+                        gone = true;
                     }
                 }
                 at = at.plus(1);

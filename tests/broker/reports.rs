@@ -13,8 +13,8 @@ use latermq::{
 };
 
 use crate::rig::{
-    Message, PullRequest, Rig, connection, max, message, pull_header, records, request, rig, rig_with, rig_with_levels,
-    store_options, text,
+    Message, PullRequest, Rig, connection, max, message, pull_header, records, reply, request, rig, rig_with,
+    rig_with_levels, store_options, text,
 };
 
 const SCHEDULE: &str = "SCHEDULE_TOPIC_XXXX";
@@ -811,4 +811,41 @@ fn b126_a_dead_letter_is_found_by_its_group_and_by_its_id() {
     assert_eq!(bodies(&records(&rig.ask(request(33, &[("offset", offset.as_str())])))), ["m"]);
     // What is not there is not said to be.
     assert_ne!(rig.ask(request(36, &[("offset", "99999999"), ("group", "g"), ("delayLevel", "0")])).code, 0);
+}
+
+#[test]
+fn b107_a_segment_that_cannot_be_read_for_a_while_holds_consumers_up_and_one_that_never_can_does_not_hold_them_for_ever()
+ {
+    for minutes in [9, 11] {
+        let rig = rig();
+        for number in 0..3000 {
+            rig.ask(message("T").body(format!("{number:0100}")).request());
+        }
+        rig.step();
+        let segments = rig.store.log_range().1.0.div_ceil(store_options().segment_bytes);
+        assert!(segments > 2, "{segments}");
+        let first = Path::new("commitlog/00000000000000000000");
+        rig.directory.fail_under(first, Operation::Read, 0, io::ErrorKind::Other, u64::MAX);
+
+        // As a client does: it tries again at the same offset, or goes on at the next one it is told.
+        let mut offset = 0;
+        let mut pulled = Vec::new();
+        for _ in 0..minutes * 6 {
+            rig.advance(Duration::from_secs(10));
+            let answer = rig.pull("T", 0, offset);
+            if answer.code != 1 {
+                offset = reply(&answer).next_begin_offset;
+                pulled.extend(records(&answer));
+            }
+        }
+        assert_eq!(offset > 0, minutes > 10, "after {minutes} minutes");
+        rig.directory.heal();
+        while offset < 3000 {
+            let answer = rig.pull("T", 0, offset);
+            offset = reply(&answer).next_begin_offset;
+            pulled.extend(if answer.code == 0 { records(&answer) } else { Vec::new() });
+        }
+        assert_eq!(pulled.len() == 3000, minutes < 10, "{} came", pulled.len());
+        assert!(pulled.len() > 1500, "what lies in other segments comes in any case");
+    }
 }

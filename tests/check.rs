@@ -12,7 +12,7 @@ use latermq::{
     delay::{DelayOptions, DelaySummary, LevelAudit, LevelScheduler, LevelTable, RealQueue, RealTopics},
     env::{Directory, Operation},
     model::{PARKING_TOPIC, PhysicalOffset, QueueId, SCHEDULE_TOPIC},
-    store::{Grade, MessageStore, StateFile, StoreAudit, StoreError, audit, keep_brokers_out, repair},
+    store::{ClockJumps, Grade, MessageStore, StateFile, StoreAudit, StoreError, audit, keep_brokers_out, repair},
 };
 use support::{Machine, bodies, dispatch_all, message};
 
@@ -122,7 +122,7 @@ fn check_with(machine: &Machine, levels: &str) -> Result<Checked, StoreError> {
     let directory: Arc<dyn Directory> = Arc::new(machine.disk.clone());
     let _lock = keep_brokers_out(&*directory)?;
     let file = StateFile::new(directory.clone(), Path::new("config").join(LevelAudit::FILE));
-    let mut levels = LevelAudit::new(levels.parse::<LevelTable>().unwrap(), &file);
+    let mut levels = LevelAudit::new(levels.parse::<LevelTable>().unwrap(), &file, ClockJumps::load(&directory));
     let steps = machine.disk.steps();
     let mut store = audit(&machine.options, &machine.env(), &mut levels, &mut |_, _| ())?;
     let delay = levels.finish(&mut store, machine.clock_now());

@@ -24,7 +24,7 @@ use crate::{
     env::{Directory, Env, FsDirectory, SystemClock},
     model::{PhysicalOffset, QueueId, Timestamp},
     store::{
-        Finding, Grade, Repaired, SET_ASIDE_FOLDER, StateFile, StoreAudit, StoreError, StoreOptions, audit,
+        ClockJumps, Finding, Grade, Repaired, SET_ASIDE_FOLDER, StateFile, StoreAudit, StoreError, StoreOptions, audit,
         detect_lengths, keep_brokers_out, repair,
     },
 };
@@ -120,7 +120,7 @@ fn look(args: &CheckArgs, settings: &Settings) -> Result<Checked, Failure> {
     let options = store_options(settings, &*directory)?.map_err(failed)?;
     let env = Env { clock: Arc::new(SystemClock::new()), directory: Arc::clone(&directory), fatal: Arc::new(|_| ()) };
     let file = StateFile::new(Arc::clone(&directory), Path::new("config").join(LevelAudit::FILE));
-    let mut levels = LevelAudit::new(settings.delay_options()?.levels, &file);
+    let mut levels = LevelAudit::new(settings.delay_options()?.levels, &file, ClockJumps::load(&directory));
 
     let began = Instant::now();
     let mut progress: Option<ProgressBar> = None;

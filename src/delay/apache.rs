@@ -99,6 +99,19 @@ impl Matching {
         first
     }
 
+    /// Forgets what waits on a level.
+    pub(super) fn forget(&mut self, level: DelayLevel) {
+        self.waiting.retain(|_, alike| {
+            alike.retain(|candidate| candidate.level != level);
+            !alike.is_empty()
+        });
+    }
+
+    /// About how many waiting records it holds: those that are alike count once.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// What a waiting record and the restored one have in common.
     fn key(&self, record: &RecordView<'_>) -> Option<[u64; 2]> {
         let properties = record.properties();
@@ -109,6 +122,11 @@ impl Matching {
         let key = (real, unique_key, born, record.reconsume_times(), record.flag(), record.body_crc());
         Some([0, 1].map(|at| self.hashers[at].hash_one(key)))
     }
+}
+
+/// Whether a record has a unique key, so that the one restored from it can be told.
+pub(super) fn has_unique_key(record: &RecordView<'_>) -> bool {
+    record.properties().get(names::UNIQ_KEY).is_some_and(|key| !key.is_empty())
 }
 
 /// Whether a record may be one that Apache RocketMQ restored.

@@ -1,8 +1,11 @@
 //! What an audit of a store says of delayed messages: what waits, whether the progress on record is that of the log, what is parked, and what Apache
 //! RocketMQ would make of it.
 //!
-//! The fold is that of the scheduler. Which entry a restored record names is looked up in the queue, as there; where the queue is wrong, the log counts,
-//! of which the audit remembers as much as it needs for that, up to [`CORRECTED_MAX`] entries.
+//! The fold is that of the scheduler, what Apache RocketMQ delivered included (see `apache`). Which entry a restored record names is looked up in the
+//! queue, as there; where the queue is wrong, the log counts, of which the audit remembers as much as it needs for that, up to [`CORRECTED_MAX`]
+//! entries. Of what waits it remembers what Apache RocketMQ may have delivered, up to [`MATCHED_MAX`] records.
+//!
+//! When something is due is said by store time, moved by the jumps that the checkpoint holds.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,6 +17,7 @@ use serde::Serialize;
 
 use super::{
     DELAY_MS_MAX, DelayLevel, DelayText, LevelTable, PARKED_REASON,
+    apache::{Candidate, Matching, WithoutKey, has_unique_key, may_be_restored},
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset},
     entries::end_of,
     progress::{Progress, Run, RunState, Taken, Waiting, merged},
@@ -25,13 +29,15 @@ use crate::{
     model::{PARKING_TOPIC, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp},
     record::RecordView,
     store::{
-        AuditPart, AuditedRecord, Dispatched, Findings, QueueEntry, QueueFiles, QueueSummary, StateFile, StoreAudit,
-        TagCode,
+        AuditPart, AuditedRecord, ClockJumps, Dispatched, Findings, QueueEntry, QueueFiles, QueueSummary, StateFile,
+        StoreAudit, TagCode,
     },
 };
 
 /// Most entries whose right form is remembered because the queue has them wrong. Beyond, the progress is not judged.
 const CORRECTED_MAX: usize = 1 << 20;
+/// Most waiting records that are remembered, since Apache RocketMQ may have delivered them. What it delivered of the others counts as waiting.
+const MATCHED_MAX: usize = 1 << 20;
 /// Entries of a level read at once.
 const BLOCK_ENTRIES: u64 = 512;
 
@@ -42,6 +48,14 @@ pub struct LevelAudit {
     has_checkpoint: bool,
     /// What `delayOffset.json` says.
     file: Result<Option<DelayOffset>, String>,
+    /// The jumps of store time on record.
+    jumps: ClockJumps,
+    /// Whether the file counts where nothing better is known.
+    believes_file: bool,
+    /// Whether what is read now may be Apache RocketMQ's.
+    is_behind_ours: bool,
+    matching: Matching,
+    without_key: WithoutKey,
     /// Entries as they should be.
     corrected: HashMap<(DelayLevel, u64), QueueEntry>,
     is_blind: bool,
@@ -85,8 +99,8 @@ pub struct LevelSummary {
 }
 
 impl LevelAudit {
-    /// An audit for a table of levels; `file` is `delayOffset.json`, see [`LevelAudit::FILE`].
-    pub fn new(levels: LevelTable, file: &StateFile) -> Self {
+    /// An audit for a table of levels; `file` is `delayOffset.json`, see [`LevelAudit::FILE`], `jumps` those of the store's checkpoint.
+    pub fn new(levels: LevelTable, file: &StateFile, jumps: ClockJumps) -> Self {
         let file = match file.inspect(DelayOffset::parse) {
             [Ok(Some(found)), _] | [Ok(None), Ok(Some(found))] => Ok(Some(found)),
             [Ok(None), _] => Ok(None),
@@ -97,6 +111,11 @@ impl LevelAudit {
             progress: Progress::default(),
             has_checkpoint: false,
             file,
+            jumps,
+            believes_file: true,
+            is_behind_ours: true,
+            matching: Matching::default(),
+            without_key: WithoutKey::new(),
             corrected: HashMap::new(),
             is_blind: false,
             blocks: BTreeMap::new(),
@@ -142,11 +161,21 @@ impl LevelAudit {
         if queue_offset < progress.next {
             progress.cut(queue_offset);
             self.blocks.remove(&level);
+            self.matching.forget(level);
+            self.without_key.remove(&level);
         }
-        let believed = self.file.as_ref().ok().and_then(|file| file.as_ref()?.offsets.get(&level).copied());
-        if stamp.generation == Generation::APACHE && !self.has_checkpoint && queue_offset < believed.unwrap_or(0) {
-            progress.pass(queue_offset);
-            return;
+        let end = audited.position.plus(u64::from(record.total_bytes()));
+        let candidate = Candidate { level, queue_offset, bytes: record.total_bytes(), end };
+        if self.matching.len() < MATCHED_MAX {
+            self.matching.add(record, candidate);
+        }
+        let said = self.file.as_ref().ok().and_then(|file| file.as_ref()?.offsets.get(&level).copied());
+        if self.believes_file
+            && stamp.generation == Generation::APACHE
+            && queue_offset < said.unwrap_or(0)
+            && !has_unique_key(record)
+        {
+            self.without_key.entry(level).or_default().push(candidate);
         }
         let due = deliver_at(record, audited.tag_code, longest);
         progress.add(&Waiting {
@@ -178,6 +207,8 @@ impl LevelAudit {
         } else {
             self.restored += 1;
         }
+        // What was restored is no candidate any more. Of those that are alike the first one waited longest.
+        self.matching.take(audited.record);
         let (level, end) = (origin.level, origin.end);
         let runs = self.progress.levels.get(&level).map_or(&[][..], |level| &level.runs);
         let ranges = runs.iter().rev().filter(|run| run.generation == origin.generation).map(|run| run.from..run.to);
@@ -194,10 +225,15 @@ impl LevelAudit {
             return;
         };
         let stored_at = audited.record.stored_at();
-        if origin.generation != Generation::APACHE && stored_at.0 < entry.tag_code {
+        let progress = self.progress.levels.get(&level);
+        let run = progress.and_then(|level| level.runs.get(level.run_at(queue_offset)?));
+        let said = Timestamp(entry.tag_code);
+        let waited_from = earlier(said, run.map_or(Duration::ZERO, |run| run.duration));
+        let due = self.jumps.due_as_of(waited_from, said, stored_at);
+        if origin.generation != Generation::APACHE && stored_at < due {
             let text = format!(
                 "delay level {level}, offset {queue_offset}: was restored {} ms before it was due",
-                entry.tag_code - stored_at.0
+                due.since(stored_at).as_millis()
             );
             findings.damage("delay", audited.position, &text);
         }
@@ -209,6 +245,16 @@ impl LevelAudit {
                 "delay level {level}: {skipped} messages before offset {queue_offset} were not restored, or what was is damaged: they will be restored again"
             );
             findings.note("delay", audited.position, &text);
+        }
+    }
+
+    /// A record that Apache RocketMQ may have restored.
+    fn restored_by_apache(&mut self, record: &RecordView<'_>) {
+        while let Some(Candidate { level, queue_offset, bytes, end }) = self.matching.take(record) {
+            let Some(progress) = self.progress.levels.get_mut(&level) else { continue };
+            if progress.take(queue_offset, bytes, end) != Taken::NotWaiting {
+                return;
+            }
         }
     }
 
@@ -286,9 +332,7 @@ impl LevelAudit {
             DelaySummary { restored: self.restored, parked: self.parked.clone(), ..DelaySummary::default() };
         for level in levels {
             let runs = self.runs(level);
-            let due =
-                |audit: &mut Self, run: &RunState| audit.entry(level, run.from, read).map_or(0, |entry| entry.tag_code);
-            let next_deliver_at = runs.iter().map(|run| due(self, run)).min();
+            let next_deliver_at = runs.iter().map(|run| self.due(level, run, run.from, read).0).min();
             let progress = self.progress.levels.get(&level);
             let pending = progress.map_or(0, super::progress::LevelProgress::pending);
             let delay = self.levels.duration(level);
@@ -312,6 +356,22 @@ impl LevelAudit {
             ));
         }
         summary
+    }
+
+    /// When an entry of a run is due, as far as its entry tells: what Apache RocketMQ wrote at the latest then.
+    fn due(&mut self, level: DelayLevel, run: &RunState, at: u64, queues: &QueueFiles) -> Timestamp {
+        let Some(entry) = self.entry(level, at, queues) else { return Timestamp::EPOCH };
+        self.jumps.due(self.stored_at(level, run, &entry), Timestamp(entry.tag_code))
+    }
+
+    /// When the record of an entry was stored; of what Apache RocketMQ wrote, the earliest that can be.
+    fn stored_at(&self, level: DelayLevel, run: &RunState, entry: &QueueEntry) -> Timestamp {
+        let waits = if run.generation == Generation::APACHE {
+            self.progress.longest(level, &self.levels)
+        } else {
+            Duration::from_millis(run.duration_ms)
+        };
+        earlier(Timestamp(entry.tag_code), waits)
     }
 
     fn runs(&self, level: DelayLevel) -> Vec<RunState> {
@@ -385,11 +445,18 @@ impl LevelAudit {
         for run in runs {
             let early = self.due_behind(level, run, limit, read);
             if early > 0 {
-                let last = self.entry(level, run.to - 1, read).map_or(0, |entry| entry.tag_code);
-                let by = DelayText(Timestamp(last).since(now));
+                let by = DelayText(self.due(level, run, run.to - 1, read).since(now));
                 says.push(format!(
                     "deliver {early} messages of level {level} at once, since they wait longer than the {} of the table now; the last of them {by} early",
                     DelayText(delay)
+                ));
+            }
+            let moved = self.moved(level, run, read);
+            if moved > 0 {
+                let said = self.entry(level, run.from, read).map_or(0, |entry| entry.tag_code);
+                let by = DelayText(self.due(level, run, run.from, read).since(Timestamp(said)));
+                says.push(format!(
+                    "deliver {moved} messages of level {level} up to {by} early: the clock was set forward after they were stored"
                 ));
             }
         }
@@ -404,16 +471,37 @@ impl LevelAudit {
 
     /// How many entries of a run are due behind a time.
     fn due_behind(&mut self, level: DelayLevel, run: &RunState, limit: Timestamp, read: &QueueFiles) -> u64 {
+        run.to - self.first_such(level, run, read, |_, entry| entry.tag_code > limit.0)
+    }
+
+    /// How many entries of a run are due later than they say, for a jump of store time.
+    fn moved(&mut self, level: DelayLevel, run: &RunState, read: &QueueFiles) -> u64 {
+        let is_unmoved = |audit: &Self, entry: &QueueEntry| {
+            let said = Timestamp(entry.tag_code);
+            audit.jumps.due(audit.stored_at(level, run, entry), said) == said
+        };
+        self.first_such(level, run, read, is_unmoved) - run.from
+    }
+
+    /// The first entry of a run that is such, as all behind it are.
+    fn first_such(
+        &mut self,
+        level: DelayLevel,
+        run: &RunState,
+        read: &QueueFiles,
+        is_such: impl Fn(&Self, &QueueEntry) -> bool,
+    ) -> u64 {
         let (mut low, mut high) = (run.from, run.to);
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.entry(level, middle, read).is_some_and(|entry| entry.tag_code > limit.0) {
+            let entry = self.entry(level, middle, read);
+            if entry.is_some_and(|entry| is_such(self, &entry)) {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
-        run.to - low
+        low
     }
 }
 
@@ -424,6 +512,7 @@ impl AuditPart for LevelAudit {
 
     fn begin(&mut self, has_checkpoint: bool) {
         self.has_checkpoint = has_checkpoint;
+        self.is_behind_ours = !has_checkpoint;
     }
 
     fn tag_code(&self, record: &RecordView<'_>) -> Option<TagCode> {
@@ -444,11 +533,14 @@ impl AuditPart for LevelAudit {
             }
         } else if audited.record.prepared_offset() > 0 {
             self.restored(audited, queues, findings);
+        } else if self.is_behind_ours && may_be_restored(audited.record) {
+            self.restored_by_apache(audited.record);
         }
     }
 
     fn checkpoint(&mut self, state: Option<&[u8]>, findings: &mut Findings) {
         let place = "latermq.checkpoint";
+        self.is_behind_ours = true;
         let Some(said) = state.and_then(Progress::from_state) else {
             findings.note("delay", place, "holds no progress of the delay levels; the next start reads the whole log");
             return;
@@ -477,9 +569,28 @@ impl AuditPart for LevelAudit {
         }
         // The broker goes on from here: what Apache RocketMQ wrote and delivered is known nowhere else.
         self.progress = said;
+        self.believes_file = false;
+        self.without_key.clear();
+    }
+
+    fn ended(&mut self) {
+        for (level, candidates) in std::mem::take(&mut self.without_key) {
+            let said = self.file.as_ref().ok().and_then(|file| file.as_ref()?.offsets.get(&level).copied());
+            let Some(progress) = self.progress.levels.get_mut(&level) else { continue };
+            if said.is_none_or(|said| said > progress.next) {
+                continue;
+            }
+            for candidate in candidates {
+                progress.take(candidate.queue_offset, candidate.bytes, candidate.end);
+            }
+        }
     }
 
     fn pinned_from(&self) -> Option<PhysicalOffset> {
         self.progress.oldest_position()
     }
+}
+
+fn earlier(time: Timestamp, by: Duration) -> Timestamp {
+    Timestamp(time.0.saturating_sub_unsigned(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
 }

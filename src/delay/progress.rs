@@ -171,11 +171,6 @@ impl LevelProgress {
         generation > self.generation
     }
 
-    /// Takes note of a record that was restored before anything of ours was known.
-    pub(super) fn pass(&mut self, queue_offset: u64) {
-        self.next = queue_offset + 1;
-    }
-
     /// Drops what waits from this queue offset on: the queue begins anew there. Gives how many that are.
     pub(super) fn cut(&mut self, queue_offset: u64) -> u64 {
         let before = self.pending();

@@ -20,7 +20,7 @@ use std::{
 
 use super::{
     DelayLevel, DelayOptions, RealTopics,
-    apache::{Candidate, Matching, WithoutKey, may_be_restored},
+    apache::{Candidate, Matching, WithoutKey, has_unique_key, may_be_restored},
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset, VERSION_STEP},
     entries::{self, Entries, Origin, end_of},
     park::marker,
@@ -381,7 +381,7 @@ impl Scheduler {
             if state.believes_said
                 && stamp.generation == Generation::APACHE
                 && queue_offset < said
-                && record.properties().get(names::UNIQ_KEY).is_none_or(str::is_empty)
+                && !has_unique_key(record)
             {
                 state.without_key.entry(level).or_default().push(candidate);
             }

@@ -146,6 +146,13 @@ impl ClockJumps {
         later.fold(said, |due, jump| due.plus(Duration::from_millis(jump.by_ms)))
     }
 
+    /// As [`ClockJumps::due`] said at the store time `at`, when later jumps were not known.
+    pub fn due_as_of(&self, stored_at: Timestamp, said: Timestamp, at: Timestamp) -> Timestamp {
+        // Something may have been stored at the very threshold before the jump: what was read last there counts as before.
+        let known = self.0.iter().filter(|jump| stored_at.0 < jump.below_ms && jump.below_ms < at.0);
+        known.fold(said, |due, jump| due.plus(Duration::from_millis(jump.by_ms)))
+    }
+
     /// One more jump. Of too many, the two neighbours become one of which the first is the shortest.
     fn with(&self, jump: ClockJump) -> Self {
         let mut jumps = self.0.to_vec();

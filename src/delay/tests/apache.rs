@@ -1,6 +1,6 @@
 //! Stores that Apache RocketMQ wrote.
 
-use super::*;
+use super::{audit::check, *};
 use crate::record::{Place, encode, encoded_bytes, patch};
 
 /// What Apache RocketMQ leaves: a commit log of its waiting records, `delayOffset.json`, no file of ours.
@@ -55,8 +55,14 @@ fn apache_left(waiting: &[(u32, &str)], delay_offset: Option<&str>) -> Left {
     Left { clock, directory, options }
 }
 
+/// Opens what is left; the audit sees what waits as the broker does.
 fn open(left: Left, levels: &str) -> Rig {
-    Rig::open(left.clock, left.directory, left.options, levels, Arc::default())
+    let (_, audited) = check(&left.directory, &left.clock, &left.options, levels);
+    let rig = Rig::open(left.clock, left.directory, left.options, levels, Arc::default());
+    for level in audited.levels {
+        assert_eq!(level.pending as f64, rig.number("delayPending", Some(level.level)), "level {}", level.level);
+    }
+    rig
 }
 
 #[test]
@@ -157,7 +163,7 @@ fn apache_restores(rig: Rig, waiting: &[Appended], is_killed: bool) -> Rig {
         rig.directory.write(Path::new("checkpoint"), &[1; 4096]).unwrap();
         rig.directory.write(Path::new("config/delayOffset.json"), b"{\"offsetTable\":{1:1000,2:1000}}").unwrap();
     }
-    Rig::open(rig.clock, rig.directory, rig.options, &rig.levels, rig.topics)
+    open(Left { clock: rig.clock, directory: rig.directory, options: rig.options }, &rig.levels)
 }
 
 #[test]

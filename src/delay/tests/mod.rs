@@ -1,6 +1,7 @@
 //! The level scheduler with the real store, on a directory in memory and a clock that is moved.
 
 mod apache;
+mod audit;
 mod clock;
 mod delivery;
 mod faults;

@@ -90,6 +90,9 @@ pub trait AuditPart {
     /// Sees the state that the checkpoint holds, between the records before and behind its position.
     fn checkpoint(&mut self, state: Option<&[u8]>, findings: &mut Findings);
 
+    /// Told behind the last record.
+    fn ended(&mut self);
+
     /// The first position that retention must keep.
     fn pinned_from(&self) -> Option<PhysicalOffset>;
 }
@@ -644,6 +647,7 @@ impl Pass<'_> {
 
     fn finish(mut self) -> Result<StoreAudit, StoreError> {
         let end = PhysicalOffset(self.log.end);
+        self.part.ended();
         self.check_end(end);
         let first = self.first();
         let holes: Vec<_> = self.damaged.iter().map(|range| range.from..range.to).collect();

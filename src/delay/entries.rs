@@ -99,11 +99,20 @@ pub(super) fn end_of(entry: &QueueEntry) -> PhysicalOffset {
     entry.position.plus(u64::from(entry.bytes))
 }
 
-fn try_read(store: &MessageStore, level: DelayLevel, from: u64, count_max: usize) -> io::Result<Vec<QueueEntry>> {
+/// The entries of a level's queue; fewer at the end of the queue or of a file.
+///
+/// # Errors
+/// As the directory gives them: a later try may succeed.
+pub(super) fn try_read(
+    store: &MessageStore,
+    level: DelayLevel,
+    from: u64,
+    count_max: usize,
+) -> io::Result<Vec<QueueEntry>> {
     store.try_queue_entries(SCHEDULE_TOPIC, level.queue_id(), QueueOffset(from), count_max)
 }
 
-/// The entries of a level's queue; fewer at the end of the queue or of a file.
+/// As [`try_read`]; none if they cannot be read.
 pub(super) fn read(store: &MessageStore, level: DelayLevel, from: u64, count_max: usize) -> Vec<QueueEntry> {
     store.queue_entries(SCHEDULE_TOPIC, level.queue_id(), QueueOffset(from), count_max)
 }

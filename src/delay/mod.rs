@@ -51,7 +51,7 @@ pub use options::{DelayOptions, PARK_AFTER_KEY};
 pub use park::PARKED_REASON;
 pub use plugin::LevelScheduler;
 pub use real_topics::{RealQueue, RealTopics};
-pub use scheduler::{AHEAD_BYTES_MAX, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PAUSE_MAX, PAUSE_MIN, Tick};
+pub use scheduler::{AHEAD_BYTES_MAX, BATCH_BYTES_MAX, BATCH_RECORDS_MAX, PAUSE_MAX, PAUSE_MIN, READ_PATIENCE, Tick};
 
 #[cfg(test)]
 mod tests;

@@ -72,7 +72,9 @@ pub(super) struct Stand {
     pub(super) head: Option<Timestamp>,
     /// Set after a failure.
     pub(super) pause: Option<Pause>,
-    /// The record at the cursor cannot be read. It is a run of its own then, so that it holds up no others, unless there are too many runs.
+    /// Since when the record at the cursor could not be read, for a fault that may pass.
+    pub(super) unread_since: Option<Timestamp>,
+    /// The record at the cursor cannot be read, and is not waited for. It is a run of its own then, so that it holds up no others, unless there are too many runs.
     pub(super) aside: bool,
     /// The last batch was refused for a record in it: one at a time, to find which.
     pub(super) alone: bool,
@@ -243,6 +245,11 @@ impl LevelProgress {
         ];
         let parts = parts.into_iter().filter(|run| run.from < run.to);
         self.runs.splice(index..index, parts);
+    }
+
+    /// Whether a record that cannot be read now is waited for: not while one is set aside that was waited for.
+    pub(super) fn has_patience(&self) -> bool {
+        !self.runs.iter().any(|run| run.stand.aside && run.stand.unread_since.is_some())
     }
 
     /// The run that holds a queue offset.

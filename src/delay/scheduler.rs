@@ -5,8 +5,10 @@
 //! moves only when the restored records come back through dispatch.
 //!
 //! Of the runs that are due, the one that was served the fewest bytes comes next: a backlog of one level never starves another that is on
-//! time. A run whose batch cannot be appended pauses, longer with each failure, and goes on at the same record; the others go on meanwhile. A
-//! record that cannot be read is set aside, tried again for a while, and then parked.
+//! time. A run whose batch cannot be appended, or whose next record the directory cannot read, pauses, longer with each failure, and goes on at
+//! the same record, so that order is kept; the others go on meanwhile. A record that still cannot be read after [`READ_PATIENCE`], or at once one
+//! that can be read, but is damaged, is set aside: those behind it go on, and it is tried again for a while, and then parked. As long as a record
+//! that was set aside by failed reads waits, its level has no more patience with others: many unreadable records hold it up but once.
 //!
 //! There are two locks, around the entries read and around the state, taken in this order. The second is never held across a call into the store, into [`RealTopics`], or while a record is built.
 
@@ -45,6 +47,9 @@ pub const AHEAD_BYTES_MAX: u64 = 64 << 20;
 pub const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause after a failure.
 pub const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// How long the messages behind a record that the directory cannot read wait for it, so that a fault that passes changes no order.
+pub const READ_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The scheduler; see the module.
 pub(super) struct Scheduler {
@@ -171,6 +176,8 @@ struct Job {
     to: u64,
     longest: Duration,
     pause: Option<Pause>,
+    unread_since: Option<Timestamp>,
+    has_patience: bool,
     aside: bool,
     alone: bool,
     at_most: Option<usize>,
@@ -194,8 +201,17 @@ enum BatchEnd {
     Full,
     /// The next record is due then.
     NotDue(Timestamp),
-    /// The first record cannot be read; the entries' places.
-    Unreadable(PhysicalOffset, PhysicalOffset),
+    /// The first record cannot be read now; it is waited for.
+    ReadFailed,
+    /// The first record cannot be read, and is not waited for.
+    Unreadable {
+        /// Where it begins.
+        position: PhysicalOffset,
+        /// Where the one behind it begins, at the latest.
+        next_position: PhysicalOffset,
+        /// Reading failed, and may not fail later; else it is damaged.
+        failed: bool,
+    },
     /// The queue does not have the entries that it should have.
     NoEntries,
 }
@@ -498,6 +514,7 @@ impl Scheduler {
         state.unresolved_until = state.unresolved_until.map(later);
         for run in state.progress.levels.values_mut().flat_map(|level| &mut level.runs) {
             run.stand.head = None;
+            run.stand.unread_since = run.stand.unread_since.map(|since| since.plus(by).min(now));
             if let Some(pause) = &mut run.stand.pause {
                 pause.until = later(pause.until);
                 pause.since = pause.since.plus(by).min(now);
@@ -626,7 +643,11 @@ impl Scheduler {
         let records_max = if job.alone { 1 } else { job.at_most.unwrap_or(BATCH_RECORDS_MAX) };
         while batch.end < job.to && batch.drafts.len() < records_max && batch.bytes < BATCH_BYTES_MAX {
             let left = usize::try_from(job.to - batch.end).unwrap_or(usize::MAX);
-            let entries = entries::read(store, job.level, batch.end, left.min(records_max - batch.drafts.len()));
+            let count_max = left.min(records_max - batch.drafts.len());
+            let entries = entries::try_read(store, job.level, batch.end, count_max).unwrap_or_else(|error| {
+                self.say_unread(job, batch.end, &error);
+                Vec::new()
+            });
             if entries.is_empty() {
                 return (batch, BatchEnd::NoEntries);
             }
@@ -638,8 +659,16 @@ impl Scheduler {
                     entry,
                     longest: job.longest,
                 };
-                let record = store.record_at(entry.position);
-                let looked = if job.refused {
+                let (record, mut failed) = match store.try_record_at(entry.position) {
+                    Ok(record) => (record, false),
+                    Err(error) => {
+                        self.say_unread(job, batch.end, &error);
+                        (None, true)
+                    }
+                };
+                let looked = if failed {
+                    Look::Unreadable("reading failed")
+                } else if job.refused {
                     Look::Never(Unrestorable::Refused, now)
                 } else {
                     let looked = || look(&source, record.as_ref(), now, &jumps, &*self.topics, names);
@@ -651,10 +680,14 @@ impl Scheduler {
                     Look::Never(reason, due) => (self.park(&source, record.as_ref(), reason, now), due, true),
                     Look::Unreadable(reason) => {
                         let at = QueueOffset(batch.end);
-                        let mended = store.mend_entry(SCHEDULE_TOPIC, job.level.queue_id(), at);
-                        if let Ok(Mended::Entry(_)) = mended {
-                            // The next batch begins with the entry as it is now.
-                            return (batch, BatchEnd::Full);
+                        let waits_for_it = job.waits_for_unread(now);
+                        if !(failed && waits_for_it) {
+                            match store.mend_entry(SCHEDULE_TOPIC, job.level.queue_id(), at) {
+                                // The next batch begins with the entry as it is now.
+                                Ok(Mended::Entry(_)) => return (batch, BatchEnd::Full),
+                                Ok(Mended::Hopeless) => {}
+                                Ok(Mended::Later) | Err(_) => failed = true,
+                            }
                         }
                         let said = Timestamp(entry.tag_code);
                         // Its store time is not known: the earliest there can be.
@@ -664,19 +697,22 @@ impl Scheduler {
                             return (batch, BatchEnd::Full);
                         } else if hint > now && said <= now.plus(job.longest) {
                             return (batch, BatchEnd::NotDue(hint));
+                        } else if failed && waits_for_it {
+                            return (batch, BatchEnd::ReadFailed);
                         } else if !job.gives_up(now, self.options().park_after) {
                             let next = entries::read(store, job.level, batch.end + 1, 1);
-                            let next = next.first().map_or(end_of(&entry), |next| next.position);
-                            if job.pause.is_none() {
+                            let next_position = next.first().map_or(end_of(&entry), |next| next.position);
+                            if !job.aside {
                                 tracing::warn!(
                                     delay_level = %job.level,
                                     queue_offset = batch.end,
                                     physical_offset = entry.position.0,
                                     reason,
-                                    "cannot read a waiting message; trying again"
+                                    "a waiting message that cannot be read is set aside, and tried again"
                                 );
                             }
-                            return (batch, BatchEnd::Unreadable(entry.position, next));
+                            let position = entry.position;
+                            return (batch, BatchEnd::Unreadable { position, next_position, failed });
                         }
                         (self.park(&source, None, Unrestorable::Unreadable, now), now, true)
                     }
@@ -691,6 +727,13 @@ impl Scheduler {
             }
         }
         (batch, BatchEnd::Full)
+    }
+
+    /// Logs the first of failed reads in a row.
+    fn say_unread(&self, job: &Job, queue_offset: u64, error: &io::Error) {
+        if job.pause.is_none() {
+            tracing::warn!(delay_level = %job.level, queue_offset, %error, "cannot read what waits; trying again");
+        }
     }
 
     fn park(&self, source: &Source, record: Option<&Record>, reason: Unrestorable, now: Timestamp) -> MessageDraft {
@@ -715,14 +758,24 @@ impl Scheduler {
             match end {
                 BatchEnd::Full => {}
                 BatchEnd::NotDue(due) => state.wait(job, due),
-                BatchEnd::Unreadable(position, next_position) => {
+                BatchEnd::ReadFailed => {
+                    state.counts.read_failures += 1;
+                    let since = job.unread_since.unwrap_or(now);
+                    let mut pause = longer(job.pause, now);
+                    pause.until = pause.until.min(since.plus(READ_PATIENCE));
+                    state.pause(job, pause);
+                    state.unread(job, Some(since));
+                }
+                BatchEnd::Unreadable { position, next_position, failed } => {
                     state.counts.read_failures += 1;
                     if let Some(level) = state.progress.levels.get_mut(&job.level) {
                         level.set_aside(job.cursor, position, next_position);
                     }
                     // The time until it is parked begins with the first failed read.
-                    let before = job.pause.filter(|_| job.aside);
-                    state.pause(job, longer(before, now));
+                    let since = job.unread_since.unwrap_or(now);
+                    let pause = longer(job.pause.filter(|_| job.aside), now);
+                    state.pause(job, if job.aside { pause } else { Pause { since, ..pause } });
+                    state.unread(job, failed.then_some(since));
                 }
                 BatchEnd::NoEntries => {
                     state.counts.read_failures += 1;
@@ -812,6 +865,7 @@ impl State {
         run.stand.served = run.stand.served.max(floor);
         self.served_floor = run.stand.served;
         let (generation, to, stand) = (run.generation, run.to, run.stand.clone());
+        let has_patience = self.progress.levels.get(&level).is_none_or(LevelProgress::has_patience);
         Some(Job {
             level,
             generation,
@@ -819,6 +873,8 @@ impl State {
             to,
             longest: self.progress.longest(level, &options.levels),
             pause: stand.pause,
+            unread_since: stand.unread_since,
+            has_patience,
             aside: stand.aside,
             alone: stand.alone,
             at_most: stand.at_most,
@@ -836,6 +892,7 @@ impl State {
     fn wait(&mut self, job: &Job, due: Timestamp) {
         if let Some(run) = self.run_mut(job.level, job.cursor) {
             run.stand.head = Some(due);
+            run.stand.unread_since = None;
         }
     }
 
@@ -845,12 +902,19 @@ impl State {
         }
     }
 
+    fn unread(&mut self, job: &Job, since: Option<Timestamp>) {
+        if let Some(run) = self.run_mut(job.level, job.cursor) {
+            run.stand.unread_since = since;
+        }
+    }
+
     fn advance(&mut self, job: &Job, batch: &Batch, head: Option<Timestamp>) {
         if let Some(run) = self.run_mut(job.level, job.cursor) {
             let stand = &mut run.stand;
             stand.cursor = batch.end;
             stand.head = head;
             stand.pause = None;
+            stand.unread_since = None;
             stand.aside = false;
             stand.alone = false;
             stand.at_most = job.at_most.map(|at_most| at_most * 2).filter(|at_most| *at_most < BATCH_RECORDS_MAX);
@@ -906,6 +970,12 @@ impl State {
 }
 
 impl Job {
+    /// Whether those behind a record that cannot be read now wait for it.
+    fn waits_for_unread(&self, now: Timestamp) -> bool {
+        let is_patient = self.unread_since.is_none_or(|since| now.since(since) < READ_PATIENCE);
+        !self.aside && self.has_patience && is_patient
+    }
+
     /// Whether a record that cannot be read was tried for long enough.
     fn gives_up(&self, now: Timestamp, park_after: Duration) -> bool {
         self.aside && self.pause.is_some_and(|pause| now.since(pause.since) >= park_after)

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use latermq::{
-    delay::{DelayLevel, LevelTable},
+    delay::{DelayLevel, LevelTable, READ_PATIENCE},
     env::{Clock, Directory, Operation},
     model::{Properties, Timestamp},
     protocol::Command,
@@ -409,7 +409,7 @@ impl Simulation {
         let (after, times) = (self.rng.u64(..6), self.rng.u64(1..4));
         self.machine.directory.fail_under(Path::new(folder), operation, after, ErrorKind::Other, times);
         self.faulty = true;
-        let may_overtake = operation == Operation::Read;
+        let began = self.machine.elapsed;
         self.say(&format!("{operation:?} under {folder:?} fails {times} times after {after}"));
         for _ in 0..self.rng.u32(1..12) {
             self.act_without_faults();
@@ -418,8 +418,8 @@ impl Simulation {
                 break;
             }
         }
-        if may_overtake {
-            // A waiting message that cannot be read is set aside, and the others of its level go on.
+        if operation == Operation::Read && self.machine.elapsed - began >= READ_PATIENCE {
+            // A waiting message that cannot be read for so long is set aside, and the others of its level go on.
             self.ledger.forget_order();
         }
         if !self.faulty {

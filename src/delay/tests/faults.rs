@@ -242,3 +242,131 @@ fn a_damaged_queue_entry_of_a_waiting_message_is_built_again_and_its_message_del
         assert_eq!(rig.number("delayPending", Some(1)), 0.0);
     }
 }
+
+/// Does what falls due for so long, as the driver would.
+fn run_for(rig: &Rig, ms: u64) {
+    let end = rig.store.now().plus(Duration::from_millis(ms));
+    loop {
+        rig.step();
+        let next = rig.scheduler.next_deadline().filter(|next| *next <= end);
+        rig.clock.advance(next.unwrap_or(end).since(rig.store.now()));
+        if next.is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_read_error_that_passes_within_the_patience_changes_no_order() {
+    for folder in ["commitlog", "consumequeue"] {
+        for after in 0..4 {
+            let rig = Rig::new("1s");
+            for body in ["a", "b", "c", "d"] {
+                rig.send("orders", 1, body);
+            }
+            rig.advance(1_000);
+            rig.directory.fail_under(Path::new(folder), Operation::Read, after, ErrorKind::Other, u64::MAX);
+            run_for(&rig, 9_999);
+            rig.directory.heal();
+            rig.send("orders", 1, "e");
+
+            rig.run_dry();
+
+            assert_eq!(rig.bodies("orders", 0), ["a", "b", "c", "d", "e"], "{folder} fails after {after} reads");
+            assert_eq!(rig.number("delayParked", Some(1)), 0.0);
+        }
+    }
+}
+
+/// Messages `bad` and `bad too` in the first segment, `c` in the second, all of level 1; then the first segment cannot be read.
+fn first_segment_unreadable() -> Rig {
+    let rig = Rig::new("1s 2s");
+    rig.send("orders", 1, "bad");
+    rig.send("orders", 1, "bad too");
+    let filler = "x".repeat(30_000);
+    while rig.send("fillers", 0, &filler).position.0 < rig.options.segment_bytes {}
+    rig.send("orders", 1, "c");
+    rig.send("bills", 2, "other level");
+    rig.directory.fail_under(
+        Path::new("commitlog/00000000000000000000"),
+        Operation::Read,
+        0,
+        ErrorKind::Other,
+        u64::MAX,
+    );
+    rig
+}
+
+#[test]
+fn behind_a_message_that_cannot_be_read_its_level_waits_for_the_patience_and_no_longer_and_other_levels_do_not() {
+    let rig = first_segment_unreadable();
+    let read = |topic| rig.entries(topic, 0).len();
+
+    run_for(&rig, 2_001);
+    assert_eq!((read("orders"), read("bills")), (0, 1));
+    run_for(&rig, 8_998);
+    assert_eq!(read("orders"), 0, "the last moment of the patience");
+    run_for(&rig, 1);
+    assert_eq!(rig.bodies("orders", 0), ["c"], "two unreadable messages hold it up but once");
+    run_for(&rig, 60_000);
+    rig.directory.heal();
+    rig.run_dry();
+
+    let mut all = rig.bodies("orders", 0);
+    all[1..].sort();
+    assert_eq!(all, ["c", "bad", "bad too"]);
+    assert_eq!(rig.number("delayParked", Some(1)), 0.0);
+}
+
+#[test]
+fn after_a_read_error_has_passed_a_level_has_patience_again() {
+    let rig = first_segment_unreadable();
+    run_for(&rig, 12_000);
+    rig.directory.heal();
+    rig.run_dry();
+    for body in ["e", "f"] {
+        rig.send("orders", 1, body);
+    }
+    rig.advance(1_000);
+    rig.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, 1);
+
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0)[3..], ["e", "f"]);
+}
+
+#[test]
+fn a_damaged_message_that_waits_aside_takes_no_patience_from_its_level() {
+    let rig = Rig::new("1s");
+    let bad = rig.send("orders", 1, "bad");
+    rig.send("orders", 1, "a");
+    damage(&rig, bad.position.plus(90));
+    run_for(&rig, 1_000);
+    assert_eq!(rig.bodies("orders", 0), ["a"]);
+    for body in ["b", "c"] {
+        rig.send("orders", 1, body);
+    }
+    run_for(&rig, 999);
+    rig.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, 1);
+
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["a", "b", "c"]);
+}
+
+#[test]
+fn an_append_that_failed_for_long_takes_no_patience_from_a_read_error_behind_it() {
+    let rig = Rig::new("1s");
+    for body in ["a", "b"] {
+        rig.send("orders", 1, body);
+    }
+    rig.advance(1_000);
+    rig.directory.fail_under(Path::new(""), Operation::Write, 0, ErrorKind::StorageFull, u64::MAX);
+    run_for(&rig, 60_000);
+    rig.directory.heal();
+    rig.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, 1);
+
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["a", "b"]);
+}

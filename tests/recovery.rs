@@ -1374,3 +1374,93 @@ fn an_entry_whose_record_is_damaged_is_passed_over_and_looked_for_once() {
     assert_eq!(bodies(&store, "orders", 0), expected);
     assert_eq!(store.mend_entry("orders", QueueId(0), QueueOffset(4)).unwrap(), Mended::Hopeless);
 }
+
+// The end of the log.
+
+#[test]
+fn a_newest_segment_that_is_missing_or_junk_after_a_kill_is_reported_as_lost_up_to_where_queues_lead() {
+    for junk in [None, Some(0), Some(0x5A)] {
+        let machine = Machine::new();
+        let store = machine.open();
+        store.append(message("orders", 0, "first", 900)).unwrap();
+        dispatch_all(&store);
+        store.checkpoint_once().unwrap();
+        let mut number = 0;
+        let last = loop {
+            number += 1;
+            let appended = store.append(message("orders", number % 3, &number.to_string(), 900)).unwrap();
+            if appended.position.0 >= SEGMENT_BYTES + 5_000 {
+                break appended;
+            }
+        };
+        dispatch_all(&store);
+        drop(store);
+        for machine in [machine.killed(), machine.killed_in_this_boot()] {
+            match junk {
+                None => machine.remove(&machine.segment(1)),
+                Some(byte) => machine.write(&machine.segment(1), &vec![byte; SEGMENT_BYTES as usize]),
+            }
+
+            let store = machine.open();
+
+            let end = store.log_range().1;
+            assert!(end.0 <= SEGMENT_BYTES, "{junk:?}");
+            assert_eq!(figure(&store, "damagedBytes") as u64, last.end.since(end), "{junk:?}");
+            drop(store);
+            let store = machine.killed().open();
+            assert_eq!(figure(&store, "damagedBytes"), 0.0, "what is gone is reported once: {junk:?}");
+        }
+    }
+}
+
+#[test]
+fn junk_in_a_queue_beyond_its_end_is_not_taken_for_records_that_were_lost() {
+    let (machine, _, _) = five_and_one();
+    for entry in [[0xA5; 20], [0x7F; 20]] {
+        let machine = machine.killed();
+        machine.overwrite("consumequeue/orders/0/00000000000000000000", 6 * 20, &entry);
+
+        let store = machine.open();
+
+        assert_eq!(figure(&store, "damagedBytes"), 0.0);
+        assert_eq!(bodies(&store, "orders", 0).len(), 6);
+    }
+}
+
+// A file in the place of a folder.
+
+#[test]
+fn a_file_in_the_place_of_a_folder_that_can_be_made_anew_is_moved_aside_and_nothing_is_missing() {
+    for folder in ["consumequeue", "index", "config"] {
+        let (machine, _, _) = five_and_one();
+        machine.remove(folder);
+        machine.write(folder, b"of somebody else");
+
+        let store = machine.open();
+
+        assert_eq!(bodies(&store, "orders", 0).len(), 6, "{folder}");
+        store.append(draft("orders", 0, "6")).unwrap();
+        dispatch_all(&store);
+        assert_eq!(bodies(&store, "orders", 0).len(), 7, "{folder}");
+        store.stop().unwrap();
+        assert_eq!(machine.read(&format!("{folder}.bad")), b"of somebody else");
+    }
+}
+
+#[test]
+fn a_file_in_the_place_of_the_commit_log_keeps_the_broker_from_starting_unless_it_is_empty() {
+    let (machine, _, _) = five_and_one();
+    machine.remove("commitlog");
+    machine.write("commitlog", b"what a backup left");
+
+    let error = machine.try_open(Vec::new()).unwrap_err();
+
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(error.to_string().contains("commitlog"), "{error}");
+    assert!(reason.contains("it is a file of 18 bytes, and no folder"), "{reason}");
+    assert_eq!(machine.read("commitlog"), b"what a backup left");
+    machine.write("commitlog", b"");
+    let store = machine.open();
+    store.append(draft("orders", 0, "new")).unwrap();
+    assert_eq!(machine.read("commitlog.bad"), b"");
+}

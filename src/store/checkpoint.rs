@@ -270,6 +270,11 @@ impl CheckpointFiles {
         self.ours.inspect(parse).map(|found| found.map(|stored| stored.is_some()))
     }
 
+    /// Whether there is no checkpoint of ours, and no earlier one.
+    pub(super) fn are_absent(&self) -> bool {
+        self.inspect() == [Ok(false), Ok(false)]
+    }
+
     /// Writes both checkpoints, ours first; durable on return.
     ///
     /// # Errors

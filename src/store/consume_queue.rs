@@ -527,6 +527,35 @@ impl ConsumeQueue {
         Ok(())
     }
 
+    /// Where the last record ended that had an entry beyond the queue's end, and lay at `end` or behind, before it was lost. Only entries as they
+    /// would be written within `reach` bytes of the log count.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn pointed_to(&self, end: PhysicalOffset, reach: u64) -> Result<Option<PhysicalOffset>, StoreError> {
+        let writer = self.writer();
+        let range = end..=end.plus(reach);
+        let plausible = |entry: &QueueEntry| !entry.is_filler() && range.contains(&entry.position) && entry.bytes > 0;
+        let found = || -> io::Result<Option<PhysicalOffset>> {
+            let (mut low, mut high) = (writer.next, writer.files.1 * self.file_entries());
+            let mut last = None;
+            // The first one beyond the end, nearly always a blank one, then the last: they were written one after the other.
+            let mut at = low;
+            while low < high {
+                let entry = self.read_one(at)?;
+                if plausible(&entry) {
+                    last = last.max(Some(entry.end()));
+                    low = at + 1;
+                } else {
+                    high = at;
+                }
+                at = low + (high - low) / 2;
+            }
+            Ok(last)
+        };
+        found().map_err(|error| self.fault("read", error))
+    }
+
     /// Clears what lies beyond the queue's end: later files are removed, the rest of the newest is zero, without blocks. A queue without an entry
     /// loses all its files and begins at 0 again. If it fails it is done with the next round that can be written.
     ///

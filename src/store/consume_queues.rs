@@ -216,6 +216,14 @@ impl ConsumeQueues {
         Ok(damaged)
     }
 
+    /// [`ConsumeQueue::pointed_to`] for all queues: the last of all.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn pointed_to(&self, end: PhysicalOffset, reach: u64) -> Result<Option<PhysicalOffset>, StoreError> {
+        self.all().iter().try_fold(None, |last, queue| Ok(last.max(queue.pointed_to(end, reach)?)))
+    }
+
     /// [`ConsumeQueue::cut`] for all queues. Those that fail are tried again in the next round.
     pub(super) fn cut(&self) -> Vec<QueueFault> {
         let mut faults = Vec::new();

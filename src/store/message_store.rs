@@ -1,6 +1,7 @@
 //! The store as the broker sees it: opening, appending, the steps that its threads repeat, and stopping.
 
 use std::{
+    io,
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
@@ -24,14 +25,14 @@ use super::{
     health::Health,
     index::Index,
     mend::Hopeless,
-    obstacle::clearing,
+    obstacle::{clearing, create_folder, what_stands},
     patience::Patience,
     recovery::{self, Recovery},
     room::{RECORD_EXTRA_BYTES, Room, is_full},
     scan::{Found, Located, look, next_sound},
 };
 use crate::{
-    env::{Env, Lock},
+    env::{Directory, EntryKind, Env, Lock},
     model::{MessageDraft, PhysicalOffset, Properties, QueueId, QueueOffset, Timestamp},
     mutation::Mutation,
 };
@@ -131,18 +132,15 @@ impl MessageStore {
             let path = directory.display(path);
             move |source| StoreError::Io { action, path, source }
         };
-        for folder in [
-            Path::new(""),
-            &options.commit_log_folder,
-            Path::new("consumequeue"),
-            Path::new("index"),
-            Path::new("config"),
-        ] {
-            directory.create_folder(folder).map_err(io("create", folder))?;
-        }
+        directory.create_folder(Path::new("")).map_err(io("create", Path::new("")))?;
         let lock_path = Path::new(LOCK_FILE);
         let lock = clearing(&**directory, &[lock_path], || directory.lock(lock_path)).map_err(io("lock", lock_path))?;
         let lock = lock.ok_or_else(|| StoreError::Locked { path: directory.display(lock_path) })?;
+        let log_folder = &options.commit_log_folder;
+        create_log_folder(&**directory, log_folder).map_err(io("open the commit log in", log_folder))?;
+        for folder in ["consumequeue", "index", "config"].map(Path::new) {
+            create_folder(&**directory, folder).map_err(io("create", folder))?;
+        }
 
         let health = Arc::new(Health::new(env.fatal.clone()));
         let log = CommitLog::open(env.clone(), &options, health.clone())?;
@@ -735,7 +733,7 @@ impl MessageStore {
         Ok(())
     }
 
-    pub(super) fn io_error(&self, action: &'static str, path: &Path, source: std::io::Error) -> StoreError {
+    pub(super) fn io_error(&self, action: &'static str, path: &Path, source: io::Error) -> StoreError {
         StoreError::Io { action, path: self.env.directory.display(path), source }
     }
 }
@@ -756,6 +754,18 @@ pub(super) fn last_record(located: &Located<'_>) -> LastRecord {
 }
 
 /// Checks the options that depend on one another.
+/// Creates the folder of the commit log. A file in its place may hold what it held: it is moved away only if it is empty.
+fn create_log_folder(directory: &dyn Directory, folder: &Path) -> io::Result<()> {
+    match what_stands(directory, folder)? {
+        Some(found) if found.kind != EntryKind::Folder && found.bytes > 0 => {
+            let text =
+                format!("it is a file of {} bytes, and no folder; move it away, or put the folder back", found.bytes);
+            Err(io::Error::new(io::ErrorKind::NotADirectory, text))
+        }
+        _ => create_folder(directory, folder),
+    }
+}
+
 fn check_options(options: &StoreOptions) -> Result<(), StoreError> {
     let largest = options.body_bytes_max as u64 + RECORD_OVERHEAD_BYTES_MAX;
     if options.segment_bytes < largest {

@@ -1,11 +1,11 @@
-//! What stands where a file of the store belongs, and is none: a folder, or a link that leads nowhere. It is moved out of the way, never
-//! removed: a person may want it.
+//! What stands where a file of the store belongs, and is none: a folder, or a link that leads nowhere; and what stands where a folder belongs. It
+//! is moved out of the way, never removed: a person may want it.
 
 use std::{ffi::OsString, io, path::Path};
 
 use tracing::warn;
 
-use crate::env::{Directory, EntryKind};
+use crate::env::{Directory, Entry, EntryKind};
 
 /// What the name of something that was moved ends with.
 pub(super) const BAD: &str = ".bad";
@@ -30,17 +30,40 @@ pub(super) fn clearing<T>(
     if moved { attempt() } else { Err(error) }
 }
 
+/// Creates a folder; what else stands in its place is moved away.
+///
+/// # Errors
+/// As the directory gives them.
+pub(super) fn create_folder(directory: &dyn Directory, folder: &Path) -> io::Result<()> {
+    directory.create_folder(folder).or_else(|error| {
+        let moved = move_away(directory, folder, EntryKind::Folder)?;
+        if moved { directory.create_folder(folder) } else { Err(error) }
+    })
+}
+
+/// What stands at a path, if anything does.
+///
+/// # Errors
+/// As the directory gives them.
+pub(super) fn what_stands(directory: &dyn Directory, path: &Path) -> io::Result<Option<Entry>> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(None) };
+    let listed = directory.list(path.parent().unwrap_or(Path::new("")))?;
+    Ok(listed.into_iter().find(|entry| entry.name == name))
+}
+
 /// Moves away what stands in the place of a file and is none; says whether there was something.
 ///
 /// # Errors
 /// As the directory gives them.
 pub(super) fn clear(directory: &dyn Directory, file: &Path) -> io::Result<bool> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let Some(name) = file.file_name().and_then(|name| name.to_str()) else { return Ok(false) };
-    let stands = directory.list(folder)?.into_iter().find(|entry| entry.name == name);
-    if stands.is_none_or(|entry| entry.kind == EntryKind::File) {
+    move_away(directory, file, EntryKind::File)
+}
+
+fn move_away(directory: &dyn Directory, file: &Path, belongs: EntryKind) -> io::Result<bool> {
+    if what_stands(directory, file)?.is_none_or(|entry| entry.kind == belongs) {
         return Ok(false);
     }
+    let folder = file.parent().unwrap_or(Path::new(""));
     let mut kept = OsString::from(file);
     kept.push(BAD);
     let kept = Path::new(&kept);
@@ -48,7 +71,11 @@ pub(super) fn clear(directory: &dyn Directory, file: &Path) -> io::Result<bool> 
     directory.remove(kept)?;
     directory.rename(file, kept)?;
     directory.sync_folder(folder)?;
-    warn!(path = directory.display(file), kept = directory.display(kept), "no file, and in the place of one: moved");
+    let (path, kept) = (directory.display(file), directory.display(kept));
+    match belongs {
+        EntryKind::Folder => warn!(path, kept, "no folder, and in the place of one: moved"),
+        _ => warn!(path, kept, "no file, and in the place of one: moved"),
+    }
     Ok(true)
 }
 
@@ -75,6 +102,26 @@ mod tests {
         std::os::unix::fs::symlink("/nonexistent/nowhere", root.path().join(file)).unwrap();
         clearing(&directory, &[file], || directory.write(file, b"y")).unwrap();
         assert_eq!(directory.read(file).unwrap().as_deref(), Some(&b"y"[..]));
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_folder_is_moved_and_a_folder_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/nonexistent/nowhere", root.path().join("link")).unwrap();
+        let on_disk: Box<dyn Directory> = Box::new(FsDirectory::open(root.path()).unwrap());
+        for directory in [on_disk, Box::new(MemoryDirectory::new())] {
+            let (folder, kept) = (Path::new("index"), Path::new("index.bad"));
+            directory.write(folder, b"of somebody").unwrap();
+
+            create_folder(&*directory, folder).unwrap();
+            directory.write(&folder.join("a"), b"x").unwrap();
+            create_folder(&*directory, folder).unwrap();
+
+            assert_eq!(directory.read(kept).unwrap().as_deref(), Some(&b"of somebody"[..]));
+            assert_eq!(directory.list(folder).unwrap().len(), 1);
+            create_folder(&*directory, Path::new("link")).unwrap();
+            assert_eq!(directory.list(Path::new("link")).unwrap(), []);
+        }
     }
 
     #[test]

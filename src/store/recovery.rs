@@ -26,7 +26,7 @@ use std::{
 
 use super::{
     MessageStore, QueueEntry, StoreError,
-    checkpoint::{Checkpoint, Derived, FoundCheckpoint, LastRecord},
+    checkpoint::{Checkpoint, Derived, FoundCheckpoint, LastRecord, OUR_CHECKPOINT},
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
@@ -48,6 +48,8 @@ const ROUND_RECORDS_MAX: usize = 4096;
 const WINDOW_BYTES: usize = 64 << 20;
 /// Bytes of which one is read to see whether they can be: a page, or a part of one.
 const PAGE_BYTES: usize = 4096;
+/// Segments behind the end of the log that queue entries are believed to have led to; farther ones are junk.
+const LOST_SEGMENTS_MAX: u64 = 64;
 /// Most bytes that are written again at once.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -95,6 +97,12 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let first = segments.first().map_or(PhysicalOffset::ZERO, |segment| segment.base);
     let found = store.checkpoint_files.load();
     store.log.clock().begin(found.as_ref().map(|found| &found.checkpoint.clock));
+    if found.is_none() && !segments.is_empty() && store.checkpoint_files.are_absent() {
+        tracing::warn!(
+            path = directory.display(Path::new(OUR_CHECKPOINT)),
+            "there is a commit log, but no checkpoint of latermq: it was lost, or Apache RocketMQ wrote the store. The whole log is scanned; steps of the wall clock before this start are not known, what waits may be early by as much"
+        );
+    }
     let matches = found.as_ref().is_some_and(|found| matches_log(store, &segments, &found.checkpoint));
     if let Some(found) = found.as_ref().filter(|_| matches) {
         // Whatever Apache RocketMQ wrote since lies behind.
@@ -150,6 +158,9 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         store.report_damage(end, position, "is missing");
     }
     let changed = unclean || checkpoint.is_none() || end != from;
+    if changed {
+        report_lost_end(store, known.map_or(end, |(_, position)| position.max(end)));
+    }
     if changed && let Some(fault) = first_error(store.dispatcher.queues.cut()) {
         // No checkpoint passes it, and it is tried again with the next round.
         tracing::error!(error = &fault as &dyn std::error::Error, "cannot write a queue; trying again");
@@ -194,6 +205,18 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         }
     }
     Ok(())
+}
+
+/// Reports what followed the end of the log and is gone, as queue entries tell that are about to be cut. What fails here changes nothing else.
+fn report_lost_end(store: &MessageStore, end: PhysicalOffset) {
+    let reach = store.options.segment_bytes.saturating_mul(LOST_SEGMENTS_MAX);
+    match store.dispatcher.queues.pointed_to(end, reach) {
+        Ok(None) => {}
+        Ok(Some(to)) => store.report_damage(end, to, "that queue entries lead to is gone"),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot read queues beyond the end of the log");
+        }
+    }
 }
 
 /// Removes queues of deleted topics that a stop left.

@@ -135,8 +135,8 @@ struct Round {
 }
 
 impl Index {
-    /// Opens the index files under `folder`. Strange names and files of another length are ignored with a warning; one that holds nothing, as a crash
-    /// leaves it, is removed.
+    /// Opens the index files under `folder`. Strange names and longer files are ignored with a warning. One that is too short is removed: a crash
+    /// left it empty, or a kill in the middle of a cut, and all it can hold is in the log.
     ///
     /// # Errors
     /// [`StoreError::Option`] if there are no slots or no entries; [`StoreError::Io`].
@@ -328,8 +328,9 @@ impl Index {
     pub(super) fn clear(&self) -> Result<(), StoreError> {
         let mut writer = self.writer();
         let files = std::mem::take(&mut *self.files.write().unwrap_or_else(PoisonError::into_inner));
-        *writer = Writer { folder_dirty: !files.is_empty(), ..Writer::default() };
-        files.iter().rev().try_for_each(|file| self.remove(file)).map_err(|error| self.fault("remove", error))
+        self.begin_anew(&mut writer)
+            .and_then(|()| files.iter().rev().try_for_each(|file| self.remove(file)))
+            .map_err(|error| self.fault("remove", error))
     }
 
     /// Deletes the files whose newest record lies below `log_min`, never the newest file.
@@ -384,14 +385,14 @@ impl Index {
                 warn!(path, "strange entry in the index folder, ignored");
                 continue;
             }
-            if entry.bytes == 0 {
-                warn!(path, "index file is empty, removed");
+            let wanted = self.shape.file_bytes();
+            if entry.bytes < wanted {
+                warn!(path, bytes = entry.bytes, wanted, "index file is too short, removed");
                 self.directory.remove(&file_path)?;
                 continue;
             }
-            if entry.bytes != self.shape.file_bytes() {
-                let wanted = self.shape.file_bytes();
-                warn!(path, bytes = entry.bytes, wanted, "index file has another length, ignored");
+            if entry.bytes > wanted {
+                warn!(path, bytes = entry.bytes, wanted, "index file is too long, ignored");
                 continue;
             }
             let file = self.directory.open(&file_path)?;
@@ -463,12 +464,17 @@ impl Index {
         }
     }
 
-    fn truncate(&self, position: PhysicalOffset) -> io::Result<()> {
-        let mut writer = self.writer();
-        // A process that was killed may have created or removed files without syncing the folder; what a power cut took with it can be synced
-        // only once it is there again.
+    /// Nothing is being written. A process that was killed, and the opening too, may have created or removed files without syncing the folder; what a
+    /// power cut took with it can be synced only once it is there again.
+    fn begin_anew(&self, writer: &mut Writer) -> io::Result<()> {
         self.directory.create_folder(&self.folder)?;
         *writer = Writer { folder_dirty: true, ..Writer::default() };
+        Ok(())
+    }
+
+    fn truncate(&self, position: PhysicalOffset) -> io::Result<()> {
+        let mut writer = self.writer();
+        self.begin_anew(&mut writer)?;
         while let Some(file) = self.files().pop() {
             let count = self.shape.count_below(&*file.file, position)?;
             if count > 1 {
@@ -510,7 +516,7 @@ impl Index {
             count,
             ..before
         };
-        // Shortening and extending frees the blocks, where zeroing would reserve them.
+        // Shortening and extending frees the blocks, where zeroing would reserve them. Killed in between, the next start removes the file.
         file.file.set_bytes(shape.entry_at(count), Allocation::Sparse)?;
         file.file.set_bytes(shape.file_bytes(), Allocation::Sparse)?;
         file.file.write_at(0, &header.to_bytes())?;

@@ -87,8 +87,8 @@ impl IndexFiles {
                     files.push((path.display().to_string(), file));
                 } else {
                     let text = format!("has {} bytes, but an index file has {}", entry.bytes, shape.file_bytes());
-                    // A start that was killed while it cut the file leaves it short; the next one begins another.
-                    let grade = if unclean && entry.bytes < shape.file_bytes() { Grade::Mends } else { Grade::Damage };
+                    // A start that was killed while it cut the file leaves it short; the next one removes it.
+                    let grade = if entry.bytes < shape.file_bytes() { Grade::Mends } else { Grade::Damage };
                     findings.add(grade, "index", path.display(), &text);
                     other = Some((path, entry.bytes));
                 }

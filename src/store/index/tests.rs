@@ -240,12 +240,14 @@ fn store_47_files_below_the_log_are_deleted_but_never_the_newest() {
 }
 
 #[test]
-fn strange_names_and_lengths_are_ignored_and_an_empty_file_is_removed() {
+fn strange_names_and_files_too_long_are_ignored_and_files_too_short_are_removed() {
     let directory = MemoryDirectory::new();
     let index = small(&directory);
     put(&index, "a", 1);
     index.write_round().unwrap();
-    for (name, bytes) in [("notes", 4), ("20231114221321124", 100), ("20231114221321125", 0), ("1", 288)] {
+    let others =
+        [("notes", 4), ("20231114221321124", 300), ("20231114221321125", 0), ("20231114221321126", 100), ("1", 288)];
+    for (name, bytes) in others {
         directory.write(&Path::new(FOLDER).join(name), &vec![1; bytes]).unwrap();
     }
 
@@ -435,6 +437,38 @@ fn store_38_a_cleared_index_begins_anew() {
     index.write_round().unwrap();
     index.sync().unwrap();
     assert_eq!(found(&small(&directory.crash(7)), "a"), [3]);
+}
+
+/// A file is cut by shortening and extending it. What a kill leaves between the two had another length, and stayed for ever.
+#[test]
+fn a_kill_in_the_middle_of_a_cut_leaves_no_file_that_is_neither_used_nor_removed() {
+    let mut was_short = false;
+    for step in 1.. {
+        let directory = MemoryDirectory::new();
+        let index = small(&directory);
+        for at in 0..18 {
+            put(&index, "a", at);
+        }
+        index.write_round().unwrap();
+        index.sync().unwrap();
+        directory.crash_at(directory.steps() + step);
+        let cut = index.truncate_from(PhysicalOffset(1_400));
+        let directory = directory.kill();
+        let listed = directory.list(Path::new(FOLDER)).unwrap();
+        was_short |= listed.iter().any(|entry| entry.bytes != index.shape.file_bytes());
+
+        let next = small(&directory);
+        next.truncate_from(PhysicalOffset(1_400)).unwrap();
+
+        assert_eq!(names(&directory).len() as u64, next.file_count(), "step {step}");
+        let end = next.end().1.0 / 100;
+        assert!([9, 13].contains(&end), "step {step}: a checkpoint notices that the index ends at {end}");
+        assert_eq!(found(&next, "a"), (0..=end).rev().collect::<Vec<_>>(), "step {step}");
+        if cut.is_ok() {
+            break;
+        }
+    }
+    assert!(was_short);
 }
 
 /// Writes rounds, syncs now and then, and loses power: whatever is left, the index cut at the last sync and fed from there finds what the log has.

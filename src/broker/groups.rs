@@ -58,7 +58,7 @@ struct State {
 impl Groups {
     /// Loads the table and adds the groups of tools.
     pub(crate) fn load(options: &BrokerOptions, store: Arc<MessageStore>) -> Self {
-        let file = TableFile::new("subscriptionGroup.json", store.state_file("subscriptionGroup.json"));
+        let file = TableFile::new("subscriptionGroup.json", &store);
         let loaded: SubscriptionGroups =
             file.load(|text| json::from_slice(text.as_bytes()).map_err(|error| error.to_string())).unwrap_or_default();
         let mut table: HashMap<_, _> = loaded

@@ -43,7 +43,7 @@ struct State {
 impl ConsumerOffsets {
     /// Loads the table; a new version of it begins every `version_step` commits.
     pub(crate) fn load(version_step: u64, store: Arc<MessageStore>) -> Self {
-        let file = TableFile::new("consumerOffset.json", store.state_file("consumerOffset.json"));
+        let file = TableFile::new("consumerOffset.json", &store);
         let loaded: body::ConsumerOffsets =
             file.load(|text| json::from_slice(text.as_bytes()).map_err(|error| error.to_string())).unwrap_or_default();
         let offsets = Self { version_step: version_step.max(1), store, file, state: Mutex::default() };

@@ -3,15 +3,16 @@
 use std::{
     io,
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
 };
 
 use super::failure::Failure;
 use crate::{
+    env::Clock,
     protocol::ResponseCode,
-    store::{Loaded, StateFile},
+    store::{FailureRow, Loaded, MessageStore, StateFile},
 };
 
 /// A state file that is written whole after changes of its table. Changes are numbered from 1; one write covers all changes made before it
@@ -21,14 +22,22 @@ pub(crate) struct TableFile {
     file: StateFile,
     /// The last change that is in the file.
     saved: Mutex<u64>,
-    /// The last attempt failed.
-    failing: AtomicBool,
+    row: FailureRow,
+    clock: Arc<dyn Clock>,
     failures: AtomicU64,
 }
 
 impl TableFile {
-    pub(crate) fn new(name: &'static str, file: StateFile) -> Self {
-        Self { name, file, saved: Mutex::new(0), failing: AtomicBool::new(false), failures: AtomicU64::new(0) }
+    /// A state file of a store, by name.
+    pub(crate) fn new(name: &'static str, store: &MessageStore) -> Self {
+        Self {
+            name,
+            file: store.state_file(name),
+            saved: Mutex::new(0),
+            row: FailureRow::new("save a state file"),
+            clock: store.env().clock.clone(),
+            failures: AtomicU64::new(0),
+        }
     }
 
     /// Reads the table. An absent one is `None`; so is one that cannot be read, with a loud warning: the broker starts all the same.
@@ -67,7 +76,7 @@ impl TableFile {
     }
 
     /// Writes the table unless the file already holds the change. `render` gives the last change in the text, and the text. The first failure in
-    /// a row is logged, and its end.
+    /// a row is logged, then one a minute, and its end.
     ///
     /// # Errors
     /// As the directory gives them; a later save tries again.
@@ -78,20 +87,11 @@ impl TableFile {
         }
         let (covers, text) = render();
         let written = self.file.save(&String::from_utf8_lossy(&text));
-        let was_failing = self.failing.swap(written.is_err(), Ordering::Relaxed);
+        let outcome = written.as_ref().map_err(|error| error as &dyn std::error::Error);
+        self.row.attempted(outcome, self.clock.since_boot(), || self.file.display());
         match &written {
-            Err(error) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                if !was_failing {
-                    tracing::error!(file = self.name, %error, "state file not saved, its changes are lost if the broker stops now; trying again");
-                }
-            }
-            Ok(()) => {
-                *saved = covers;
-                if was_failing {
-                    tracing::info!(file = self.name, "state file can be saved again");
-                }
-            }
+            Err(_) => drop(self.failures.fetch_add(1, Ordering::Relaxed)),
+            Ok(()) => *saved = covers,
         }
         written
     }

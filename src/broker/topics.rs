@@ -83,7 +83,7 @@ struct State {
 impl Topics {
     /// Loads the table, adds the topics every broker has, and those that the store has queues of but the table lost.
     pub(crate) fn load(options: &BrokerOptions, store: Arc<MessageStore>) -> Self {
-        let file = TableFile::new("topics.json", store.state_file("topics.json"));
+        let file = TableFile::new("topics.json", &store);
         let loaded: TopicConfigs = file.load(parse).unwrap_or_default();
 
         let stored = queues_of(&store);

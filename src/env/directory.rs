@@ -115,10 +115,10 @@ pub trait Directory: Send + Sync {
     /// `NotFound`, and others as the file system gives them.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
-    /// Reads a small file whole; `None` if it does not exist.
+    /// Reads a small file whole; `None` if it does not exist. What is no regular file is not opened.
     ///
     /// # Errors
-    /// As the file system gives them, also if it is a folder.
+    /// As the file system gives them, also if it is a folder; `InvalidInput` for other things that are no file, `FileTooLarge`.
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
 
     /// Writes a small file whole, creating or replacing it, and syncs its bytes. A crash may leave a part of it: write aside and rename

@@ -7,9 +7,10 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
+    io::{self, Read},
     ops::Range,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc, LockResult, Mutex, PoisonError, RwLock,
@@ -20,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use rustix::{
-    fs::{Advice, FallocateFlags, FlockOperation, fadvise, fallocate, fcntl_lock, statvfs},
+    fs::{Advice, FallocateFlags, FlockOperation, OFlags, fadvise, fallocate, fcntl_lock, statvfs},
     io::{Errno, retry_on_intr},
 };
 use tracing::warn;
@@ -32,6 +33,8 @@ use super::{
 
 /// What the lock file holds, as in Apache RocketMQ.
 const LOCK_TEXT: &[u8] = b"lock";
+/// Most bytes of a file that is read whole: far more than any table of a broker takes.
+const SMALL_FILE_BYTES_MAX: u64 = 1 << 30;
 /// How much is written at once where a range must be made zero by hand.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
@@ -154,17 +157,26 @@ impl Directory for FsDirectory {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(!self.read_only).open(self.at(path))?;
+        let file = open_regular(fs::OpenOptions::new().read(true).write(!self.read_only), &self.at(path))?;
         let bytes = file.metadata()?.len();
         Ok(Arc::new(FsFile::new(file, bytes)))
     }
 
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.at(path)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        let file = match open_regular(fs::OpenOptions::new().read(true), &self.at(path)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let bytes = file.metadata()?.len();
+        if bytes > SMALL_FILE_BYTES_MAX {
+            let reason = format!("it has {bytes} bytes, more than the {SMALL_FILE_BYTES_MAX} of any file of this kind");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
         }
+        let mut read = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
+        // Somebody may make it longer meanwhile.
+        file.take(SMALL_FILE_BYTES_MAX).read_to_end(&mut read)?;
+        Ok(Some(read))
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -173,7 +185,7 @@ impl Directory for FsDirectory {
         let mut options = fs::OpenOptions::new();
         // Not truncated first: on a full disk the blocks that it has must do.
         options.write(true);
-        let (file, created) = match options.open(&path) {
+        let (file, created) = match open_regular(&options, &path) {
             Ok(file) => (file, false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (options.create(true).open(&path)?, true),
             Err(error) => return Err(error),
@@ -242,6 +254,21 @@ fn statvfs_of(folder: &Path) -> io::Result<Space> {
         total: used.saturating_add(stat.f_bavail).saturating_mul(stat.f_frsize),
         free: stat.f_bavail.saturating_mul(stat.f_frsize),
     })
+}
+
+/// Opens what must be a regular file, and nothing else: to open a FIFO may wait for ever, and a device may have no end. It is looked at before,
+/// since to open a device may do something already, and after, since it may have been replaced meanwhile.
+fn open_regular(options: &fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
+    let check = |metadata: &fs::Metadata| match metadata.file_type() {
+        kind if kind.is_file() => Ok(()),
+        kind if kind.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+    };
+    check(&fs::metadata(path)?)?;
+    let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
+    let file = options.clone().custom_flags(nonblock).open(path)?;
+    check(&file.metadata()?)?;
+    Ok(file)
 }
 
 fn sync_folder_at(folder: &Path) -> io::Result<()> {
@@ -434,7 +461,12 @@ impl FsLock {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true);
+        let file = match open_regular(&options, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => options.create(true).truncate(false).open(path)?,
+            opened => opened?,
+        };
         match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
@@ -468,7 +500,7 @@ impl FsLock {
         if held.contains(&inode) {
             return Ok(None);
         }
-        let file = fs::File::open(path)?;
+        let file = open_regular(fs::OpenOptions::new().read(true), path)?;
         match fcntl_lock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),

@@ -246,6 +246,11 @@ impl ConsumeQueue {
 
     // Reading.
 
+    /// Its folder, for logs and errors.
+    pub(super) fn display(&self) -> String {
+        self.directory.display(&self.folder)
+    }
+
     /// The offsets of the queue.
     pub(super) fn range(&self) -> QueueRange {
         let max = self.max.load(Ordering::Acquire);

@@ -178,9 +178,10 @@ impl ConsumeQueues {
         faults
     }
 
-    /// The first record whose entry is missing in a queue that cannot be written: a checkpoint must not pass it.
-    pub(super) fn unwritten_from(&self) -> Option<PhysicalOffset> {
-        self.all().iter().filter_map(|queue| queue.unwritten_from()).min()
+    /// The first record whose entry is missing in a queue that cannot be written, and the queue's folder: a checkpoint must not pass it.
+    pub(super) fn unwritten_from(&self) -> Option<(PhysicalOffset, String)> {
+        let unwritten = |queue: &Arc<ConsumeQueue>| Some((queue.unwritten_from()?, queue.display()));
+        self.all().iter().filter_map(unwritten).min()
     }
 
     /// Makes what was written to all queues durable.

@@ -9,14 +9,17 @@ use std::sync::{
 };
 
 use super::{
-    ArrivalListener, Dispatched, Plugin, QueueEntry, StoreError,
+    ArrivalListener, Dispatched, FailureRow, Plugin, QueueEntry, StoreError,
     checkpoint::Derived,
     consume_queues::{ConsumeQueues, QueueFault},
     deletions::Deletions,
     index::Index,
     scan::Located,
 };
-use crate::model::{PhysicalOffset, java_hash, names};
+use crate::{
+    env::Clock,
+    model::{PhysicalOffset, java_hash, names},
+};
 
 /// Shows the records of the log from a position on to somebody, and says how far it came.
 pub(super) type Walk<'a> =
@@ -35,6 +38,8 @@ pub(super) struct Dispatcher {
     aside: AtomicBool,
     failures: AtomicU64,
     rebuilt: AtomicU64,
+    row: FailureRow,
+    clock: Arc<dyn Clock>,
 }
 
 impl Dispatcher {
@@ -43,6 +48,7 @@ impl Dispatcher {
         index: Option<Index>,
         plugins: Vec<Arc<dyn Plugin>>,
         deletions: Deletions,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
             queues,
@@ -54,6 +60,8 @@ impl Dispatcher {
             aside: AtomicBool::new(false),
             failures: AtomicU64::new(0),
             rebuilt: AtomicU64::new(0),
+            row: FailureRow::new("write a queue or an index"),
+            clock,
         }
     }
 
@@ -69,7 +77,7 @@ impl Dispatcher {
         }
         failure = first_error(self.queues.write_round()).or(failure);
         failure = self.index.as_ref().and_then(|index| index.write_round().err()).or(failure);
-        self.report(failure);
+        self.report(failure.as_ref());
 
         for Located { position, record } in records {
             for plugin in &self.plugins {
@@ -113,11 +121,6 @@ impl Dispatcher {
     /// Whether something waits to be written again.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed) || self.has_aside()
-    }
-
-    /// Says that something must be tried again.
-    pub(super) fn is_behind(&self) {
-        self.failing.store(true, Ordering::Relaxed);
     }
 
     /// Whether a queue or the index may miss records.
@@ -187,20 +190,22 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Logs the first failure of a row, and its end.
-    fn report(&self, failure: Option<StoreError>) {
+    /// The first record that a queue or the index misses since it cannot be written, and the folder of that.
+    pub(super) fn unwritten_from(&self) -> Option<(PhysicalOffset, String)> {
+        let by_index = self.index.as_ref().and_then(|index| Some((index.unwritten_from()?, index.display_folder())));
+        self.queues.unwritten_from().into_iter().chain(by_index).min()
+    }
+
+    /// Takes note of what became of writing, and says it when it is time to.
+    pub(super) fn report(&self, failure: Option<&StoreError>) {
         let was_failing = self.failing.swap(failure.is_some(), Ordering::Relaxed);
-        match failure {
-            Some(error) if !was_failing => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot write a queue or an index; trying again"
-                );
-            }
-            None if was_failing => tracing::info!("queues and index can be written again"),
-            _ => {}
+        if failure.is_some() && !was_failing {
+            self.failures.fetch_add(1, Ordering::Relaxed);
         }
+        let outcome = failure.map_or(Ok(()), |error| Err(error as &dyn std::error::Error));
+        self.row.attempted(outcome, self.clock.since_boot(), || {
+            self.unwritten_from().map_or_else(|| "consumequeue".to_owned(), |(_, path)| path)
+        });
     }
 
     /// What stands in the last field of a record's queue entry.

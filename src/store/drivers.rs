@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{FlushPolicy, MessageStore, StoreError, threads::spawn};
+use super::{FailureRow, FlushPolicy, MessageStore, StoreError, threads::spawn};
 use crate::model::PhysicalOffset;
 
 /// Bytes of log that one dispatch round takes at most.
@@ -130,8 +130,11 @@ impl Pause {
 
 fn dispatch(store: &MessageStore) {
     let mut pause = Pause::new();
+    let failures = FailureRow::new("dispatch");
     while !store.drivers.is_stopping() {
-        match store.dispatch_round(ROUND_BYTES) {
+        let round = store.dispatch_round(ROUND_BYTES);
+        tell(store, &failures, &round);
+        match round {
             Ok(more) => {
                 if !store.dispatcher.is_failing() {
                     pause = Pause::new();
@@ -150,10 +153,7 @@ fn dispatch(store: &MessageStore) {
                     thread::park();
                 }
             }
-            Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot dispatch; trying again");
-                pause.after_failure();
-            }
+            Err(_) => pause.after_failure(),
         }
     }
 }
@@ -196,50 +196,40 @@ fn flush(store: &MessageStore) {
 fn upkeep(store: &MessageStore) {
     let mut last_checkpoint = Instant::now();
     let mut last_retention: Option<Instant> = None;
-    let (mut has_spare, mut checkpoints) = (true, true);
-    let mut is_clock_behind = false;
+    let (spares, clock) = (
+        FailureRow::new("make the next segment of the commit log ahead of time"),
+        FailureRow::new("follow the wall clock"),
+    );
+    let (checkpoints, retention) = (FailureRow::new("write a checkpoint"), FailureRow::new("go on with retention"));
     while !store.drivers.is_stopping() {
         let spare = store.log.prepare_spare();
-        if let Err(error) = &spare
-            && has_spare
-        {
-            tracing::warn!(
-                error = error as &dyn std::error::Error,
-                "cannot make the next segment of the commit log ahead of time; trying again"
-            );
-        }
-        has_spare = spare.is_ok();
-        let followed = store.follow_clock();
-        if let Err(error) = &followed
-            && !is_clock_behind
-        {
-            tracing::error!(error = error as &dyn std::error::Error, "cannot follow the wall clock; trying again");
-        }
-        is_clock_behind = followed.is_err();
+        tell(store, &spares, &spare);
+        tell(store, &clock, &store.follow_clock());
         let dispatched = PhysicalOffset(store.dispatched.load(Ordering::Acquire));
         let ahead = dispatched.since(PhysicalOffset(store.checkpointed.load(Ordering::Acquire)));
         let is_old = last_checkpoint.elapsed() >= store.options.checkpoint_interval;
         if ahead >= store.options.checkpoint_bytes || (ahead > 0 && is_old) {
-            let written = store.checkpoint_once();
-            if let Err(error) = &written
-                && checkpoints
-            {
-                tracing::error!(error = error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
-            }
-            checkpoints = written.is_ok();
+            tell(store, &checkpoints, &store.checkpoint_once());
             // As long as it fails it is tried again with each round.
-            last_checkpoint = if checkpoints { Instant::now() } else { last_checkpoint };
+            if !checkpoints.is_failing() {
+                last_checkpoint = Instant::now();
+            }
         }
         // While there is no room, or something fails, whatever may make an end of it is not long in coming.
-        let is_pressed = store.room.is_refusing() || !has_spare || !checkpoints || store.dispatcher.is_failing();
+        let is_pressed =
+            store.room.is_refusing() || spare.is_err() || checkpoints.is_failing() || store.dispatcher.is_failing();
         let pause = store.options.retention_interval.min(store.options.checkpoint_interval);
         let pause = if is_pressed { pause.min(PAUSE_PRESSED) } else { pause };
         if last_retention.is_none_or(|last| last.elapsed() >= store.options.retention_interval.min(pause)) {
-            if let Err(error) = store.retain_once() {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot delete old segments; trying again");
-            }
+            tell(store, &retention, &store.retain_once());
             last_retention = Some(Instant::now());
         }
         thread::park_timeout(pause.min(CLOCK_INTERVAL));
     }
+}
+
+/// Logs what became of an attempt, if it is time to.
+fn tell<T, E: std::error::Error + 'static>(store: &MessageStore, row: &FailureRow, outcome: &Result<T, E>) {
+    let outcome = outcome.as_ref().map_err(|error| error as &dyn std::error::Error);
+    row.attempted(outcome, store.env.clock.since_boot(), || store.env.directory.display("".as_ref()));
 }

@@ -48,6 +48,14 @@ pub enum StoreError {
     /// A plugin does not start.
     #[error(transparent)]
     Plugin(#[from] PluginError),
+    /// No checkpoint can be written yet: a queue or the index misses entries.
+    #[error("{path} cannot be written from position {from} of the log on; no checkpoint may pass that")]
+    Behind {
+        /// The folder of the queue or the index.
+        path: String,
+        /// The first record whose entry is missing.
+        from: u64,
+    },
     /// The store stopped trusting its files.
     #[error("the store accepts no more appends: {reason}")]
     Failed {

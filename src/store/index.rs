@@ -366,6 +366,11 @@ impl Index {
         StoreError::Io { action, path: self.directory.display(&self.folder), source }
     }
 
+    /// Its folder, for logs and errors.
+    pub(super) fn display_folder(&self) -> String {
+        self.directory.display(&self.folder)
+    }
+
     fn display(&self, file: &IndexFile) -> String {
         self.directory.display(&self.folder.join(&file.name))
     }

@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Admission, AdmitContext, AppendError, ClockJumps, Figure, FigureValue, FlushPolicy, Plugin, Refusal, RefusalKind,
-    SettingChange, StateFile, StoreError, StoreHandle, StoreOptions,
+    Admission, AdmitContext, AppendError, ClockJumps, FailureRow, Figure, FigureValue, FlushPolicy, Plugin, Refusal,
+    RefusalKind, SettingChange, StateFile, StoreError, StoreHandle, StoreOptions,
     checkpoint::{Checkpoint, CheckpointFiles, LastRecord, RocketmqCheckpoint},
     commit_log::{CommitLog, Encoded},
     consume_queues::ConsumeQueues,
@@ -73,6 +73,7 @@ pub struct MessageStore {
     /// One more than the pinned position that retention logged last.
     pub(super) pin_logged: AtomicU64,
     pub(super) drivers: Drivers,
+    exports: FailureRow,
     pub(super) checkpoint_files: CheckpointFiles,
     /// The last checkpoint that was saved; held while one is written.
     pub(super) checkpointing: Mutex<Option<Checkpoint>>,
@@ -156,11 +157,12 @@ impl MessageStore {
             for plugin in &plugins {
                 plugin.attach(StoreHandle::new(store.clone()));
             }
+            let clock = env.clock.clone();
             Self {
                 health,
                 log,
                 durability: Durability::default(),
-                dispatcher: Dispatcher::new(queues, index, plugins, deletions),
+                dispatcher: Dispatcher::new(queues, index, plugins, deletions, clock),
                 dispatching: Mutex::default(),
                 dispatched: AtomicU64::new(0),
                 checkpointed: AtomicU64::new(0),
@@ -174,6 +176,7 @@ impl MessageStore {
                 cut_tails: AtomicU64::new(0),
                 pin_logged: AtomicU64::new(0),
                 drivers: Drivers::default(),
+                exports: FailureRow::new("write a derived file of a plugin"),
                 checkpoint_files: CheckpointFiles::new(env.directory.clone()),
                 checkpointing: Mutex::default(),
                 lock: Mutex::new(Some(lock)),
@@ -682,12 +685,8 @@ impl MessageStore {
             let waiting_from = pinned.map_or(dispatching.position, |pinned| pinned.min(dispatching.position));
             (dispatching.position, dispatching.last, self.dispatcher.derived(), plugins, waiting_from)
         };
-        let by_index = self.dispatcher.index.as_ref().and_then(Index::unwritten_from);
-        let unwritten = self.dispatcher.queues.unwritten_from().into_iter().chain(by_index).min();
-        if let Some(unwritten) = unwritten.filter(|unwritten| *unwritten < position) {
-            let reason =
-                format!("queues or index cannot be written from position {unwritten} on; no checkpoint may pass it");
-            return Err(StoreError::Failed { reason });
+        if let Some((from, path)) = self.dispatcher.unwritten_from().filter(|(from, _)| *from < position) {
+            return Err(StoreError::Behind { path, from: from.0 });
         }
         if self.durable() < position && !Mutation::CheckpointBeforeSync.is_on() {
             self.sync_once()?;
@@ -722,13 +721,10 @@ impl MessageStore {
         *saved = Some(checkpoint);
         self.checkpointed.store(position.0, Ordering::Release);
         for plugin in &self.dispatcher.plugins {
-            if let Err(error) = plugin.export() {
-                tracing::warn!(
-                    plugin = plugin.name(),
-                    error = &error as &dyn std::error::Error,
-                    "cannot write a derived file"
-                );
-            }
+            let exported = plugin.export();
+            let outcome = exported.as_ref().map_err(|error| error as &dyn std::error::Error);
+            let folder = || self.env.directory.display(Path::new("config"));
+            self.exports.attempted(outcome, self.env.clock.since_boot(), folder);
         }
         Ok(())
     }

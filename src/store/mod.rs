@@ -13,6 +13,7 @@ mod dispatch;
 mod drivers;
 mod durability;
 mod error;
+mod failure_row;
 mod health;
 mod index;
 mod mend;
@@ -39,6 +40,7 @@ pub use audit::{
 pub use clock::{ClockJumps, JUMP_MIN, JUMPS_MAX, LARGE_JUMP, LARGE_JUMP_LASTS};
 pub use consume_queue::{QUEUE_ENTRY_BYTES, QueueEntry};
 pub use error::{AppendError, StoreError};
+pub(crate) use failure_row::FailureRow;
 pub use mend::{MEND_BYTES_MAX, Mended};
 pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore};
 pub use options::{FlushPolicy, StoreOptions};

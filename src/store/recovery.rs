@@ -163,8 +163,7 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     }
     if changed && let Some(fault) = first_error(store.dispatcher.queues.cut()) {
         // No checkpoint passes it, and it is tried again with the next round.
-        tracing::error!(error = &fault as &dyn std::error::Error, "cannot write a queue; trying again");
-        store.dispatcher.is_behind();
+        store.dispatcher.report(Some(&fault));
     }
     if changed || segments.last().is_some_and(|segment| segment.base >= end) {
         store.log.cut(end)?;
@@ -294,7 +293,14 @@ fn matches_log(store: &MessageStore, segments: &[Arc<Segment>], checkpoint: &Che
 fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool, StoreError> {
     store.dispatcher.queues.rewind(checkpoint.position)?;
     if let Some(index) = &store.dispatcher.index {
-        index.truncate_from(checkpoint.position)?;
+        match index.truncate_from(checkpoint.position) {
+            // To remove it needs no space; what cannot be written anew is written when there is room.
+            Err(StoreError::Io { source, path, .. }) if is_full(&source) => {
+                tracing::error!(error = %source, path, "cannot cut the index; scanning the whole log to build it again");
+                return Ok(false);
+            }
+            cut => cut?,
+        }
     }
     // What belongs to a queue entry, if that can be told.
     let judge = |topic: &str, queue_id: QueueId, at: u64, entry: &QueueEntry| {

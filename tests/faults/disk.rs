@@ -222,6 +222,56 @@ fn b110_b111_a_broker_starts_on_a_full_disk_and_takes_sends_once_there_is_room()
 }
 
 #[test]
+fn b01_b111_a_broker_killed_while_a_full_disk_keeps_it_from_writing_queues_starts_and_writes_them_once_there_is_room() {
+    let Some(disk) = SmallDisk::mount(64) else { return };
+    let logs = folder();
+    let place = disk.place(logs.path());
+    let serving = place.start();
+    let mut client = serving.client();
+    let ledger = Ledger::default();
+    client.create_topic("orders", 3).unwrap();
+    send(&mut client, &ledger, 0, 5, "before");
+    // No file of their queues is there yet; what was restored there stands in the log alone.
+    for number in 0..20 {
+        let message = Message::new("orders", 1 + number % 2, 1, format!("waits-{number}")).bytes(2_000);
+        try_send(&mut client, &ledger, &message).unwrap();
+    }
+    let filler = disk.fill();
+    let behind = |client: &mut Client| client.figure("queuesBehind").unwrap() > 0.0;
+    wait_until("queues cannot be written", Duration::from_secs(10), || behind(&mut client));
+    let end = client.figure("commitLogMaxOffset").unwrap() as u64;
+    drop(client);
+    serving.kill();
+    // The segment that was made ahead of its time goes with the start, which would make room.
+    for segment in fs::read_dir(place.store().join("commitlog")).unwrap().map(Result::unwrap) {
+        if segment.file_name().into_string().unwrap().parse::<u64>().unwrap() >= end {
+            fs::remove_file(segment.path()).unwrap();
+        }
+    }
+    disk.fill();
+
+    let serving = place.start();
+
+    let mut client = serving.client();
+    assert!(!client.pull("orders", 0, 0, Duration::ZERO).unwrap().records.is_empty());
+    let refusal = try_send(&mut client, &ledger, &message(0, 0, "refused")).unwrap_err();
+    assert!(refusal.contains(" 14: "), "{refusal}");
+    assert!(behind(&mut client));
+    thread::sleep(Duration::from_secs(4));
+    let log = serving.broker.log();
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("\"ERROR\"")).collect();
+    assert!(errors.len() < 10, "each failure is told once, not at each attempt: {errors:#?}");
+    fs::remove_file(filler).unwrap();
+    wait_until("queues are written", SOON, || !behind(&mut client));
+    send_until_taken(&mut client, &ledger, "after");
+    drain(&mut client);
+    audit(&mut client, &ledger.copy(), LEVELS).assert_clean("killed on a full disk");
+    drop(client);
+    let log = serving.stop();
+    assert!(log.contains("can write a queue or an index again"), "{log}");
+}
+
+#[test]
 fn b112_retention_keeps_up_with_writes_at_full_speed_and_the_disk_never_fills() {
     let Some(disk) = SmallDisk::mount(64) else { return };
     let logs = folder();

@@ -1,4 +1,4 @@
-//! Every file of a store, one by one: empty, cut, zeroed, overwritten, replaced by a folder, gone, unreadable, or that of another broker;
+//! Every file of a store, one by one: empty, cut, zeroed, overwritten, replaced by a folder, a pipe or a device, gone, unreadable, or that of another broker;
 //! alone and together with its `.bak`. The broker starts, names the file, and keeps its promises.
 //!
 //! By default some files stand for all of their kind; `LATERMQ_FAULTS_ALL=1` takes every file.
@@ -16,6 +16,7 @@ use std::{
 };
 
 use latermq::model::SCHEDULE_TOPIC;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 
 use crate::{
@@ -48,9 +49,13 @@ enum Damage {
     /// A link that leads nowhere: the name is taken, and there is nothing to read.
     Unreadable,
     Foreign,
+    /// Whoever opens it waits for a writer.
+    Pipe,
+    /// Whoever reads it comes to no end.
+    Endless,
 }
 
-const DAMAGES: [Damage; 8] = [
+const DAMAGES: [Damage; 10] = [
     Damage::Empty,
     Damage::Half,
     Damage::Zeros,
@@ -59,6 +64,8 @@ const DAMAGES: [Damage; 8] = [
     Damage::Missing,
     Damage::Unreadable,
     Damage::Foreign,
+    Damage::Pipe,
+    Damage::Endless,
 ];
 
 /// A store as a broker left it.
@@ -452,6 +459,8 @@ fn damage(file: &Path, damage: Damage, other: &Path) {
         Damage::Foreign => {
             fs::copy(other, file).unwrap();
         }
+        Damage::Pipe => mknodat(CWD, file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap(),
+        Damage::Endless => symlink("/dev/zero", file).unwrap(),
     }
 }
 

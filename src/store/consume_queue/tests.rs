@@ -559,7 +559,7 @@ fn a_round_that_cannot_be_written_is_written_later_and_holds_only_its_own_queue_
 
     assert_eq!(faults.len(), 1);
     assert_eq!(faults[0].topic.as_str(), "Bad");
-    assert_eq!(queues.unwritten_from(), Some(position(0)));
+    assert_eq!(queues.unwritten_from().unwrap().0, position(0));
     assert_eq!(queues.get("Good", QueueId(0)).unwrap().range(), range(0, 1));
 
     queues.put("Bad", QueueId(0), QueueOffset(1), entry(2)).unwrap();

@@ -2,6 +2,8 @@
 
 use std::{str::FromStr, time::Duration};
 
+use super::crowd::Crowd;
+
 /// What to send, and how fast.
 #[derive(Debug, Clone)]
 pub struct Load {
@@ -29,6 +31,8 @@ pub struct Load {
     pub duration: Duration,
     /// After how many messages to stop, if that comes earlier.
     pub count: Option<u64>,
+    /// Ill-behaved clients beside.
+    pub crowd: Option<Crowd>,
 }
 
 /// How requests follow each other.
@@ -64,6 +68,7 @@ impl Default for Load {
             warm_up: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             count: None,
+            crowd: None,
         }
     }
 }

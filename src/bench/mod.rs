@@ -9,6 +9,7 @@
 
 mod answer;
 mod consume;
+mod crowd;
 mod lateness;
 mod link;
 mod load;
@@ -20,6 +21,7 @@ mod template;
 mod usage;
 
 pub use consume::{ConsumeOptions, consume};
+pub use crowd::{Crowd, CrowdError};
 pub use lateness::{LatenessOptions, lateness};
 pub use load::{Levels, LevelsError, Load, Pace};
 pub use managed::{DrainOptions, RestartOptions, drain, restart};

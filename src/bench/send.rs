@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -64,6 +64,8 @@ pub(super) fn send_run(load: &Load, progress: &AtomicU64, run: u64) -> Result<Re
     let broker = load.address.rsplit_once(':').and_then(|(_, port)| listener(port.parse().ok()?));
     let shared = Shared { load, run, begun: Instant::now(), progress };
     let mut usage = None;
+    let done = AtomicBool::new(false);
+    let mut crowd = None;
     let worked: Vec<Result<Worked, BenchError>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..load.connections)
             .map(|number| {
@@ -73,12 +75,17 @@ pub(super) fn send_run(load: &Load, progress: &AtomicU64, run: u64) -> Result<Re
                 })
             })
             .collect();
+        let done = &done;
+        let playing = load.crowd.map(|crowd| scope.spawn(move || crowd.play(&load.address, done)));
         thread::sleep(load.warm_up);
         usage = Some((Usage::own(), broker.and_then(Usage::of)));
-        threads
+        let worked = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| Err(BenchError::Broker("a thread panicked".into()))))
-            .collect()
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        crowd = playing.and_then(|playing| playing.join().ok()?.ok());
+        worked
     });
     let worked = worked.into_iter().collect::<Result<Vec<_>, _>>()?;
     let (own_before, broker_before) = usage.unwrap_or_default();
@@ -103,6 +110,9 @@ pub(super) fn send_run(load: &Load, progress: &AtomicU64, run: u64) -> Result<Re
     report.latencies.insert("answer".into(), Latencies::of(&latencies));
     report.generator = Usage::own().since(own_before);
     report.broker = broker.and_then(Usage::of).zip(broker_before).map(|(now, before)| now.since(before));
+    if let Some(connected) = crowd {
+        report.figures.insert("ill-behaved clients at the end".into(), connected as f64);
+    }
     report.figures.insert("messages with warm-up".into(), all as f64);
     report.judge(waited.as_secs_f64() / (ran.as_secs_f64() * load.connections as f64).max(1e-9));
     Ok(report)

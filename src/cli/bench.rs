@@ -17,7 +17,7 @@ use super::{
     print::{self, Output},
 };
 use crate::bench::{
-    self, BenchError, ConsumeOptions, DrainOptions, LatenessOptions, Levels, Load, Pace, Report, RestartOptions,
+    self, BenchError, ConsumeOptions, Crowd, DrainOptions, LatenessOptions, Levels, Load, Pace, Report, RestartOptions,
 };
 
 /// Load a broker and measure it
@@ -85,6 +85,9 @@ struct LoadArgs {
     /// Stop after so many messages; then all are counted
     #[arg(short, long)]
     count: Option<u64>,
+    /// Ill-behaved clients beside: idle, announce, trickle, deaf or churn, and how many, as in deaf:1000
+    #[arg(long)]
+    crowd: Option<Crowd>,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -152,6 +155,7 @@ impl LoadArgs {
             warm_up,
             duration: most,
             count: self.count,
+            crowd: self.crowd,
         })
     }
 }

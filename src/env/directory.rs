@@ -207,6 +207,13 @@ pub trait File: Send + Sync {
     /// `UnexpectedEof` beyond the end, and others as the file system gives them.
     fn slice(&self, position: u64, bytes: usize) -> io::Result<Bytes>;
 
+    /// Where, from `from` on, nothing but zeros is left as far as the file system knows without reading: at most the length. Beyond it nothing was
+    /// ever written, or it was made zero again.
+    fn data_end(&self, from: u64) -> u64 {
+        let _ = from;
+        self.bytes()
+    }
+
     /// Tells, after slices were read, whether a page of the file could not be read meanwhile and shows zeros instead. Taken before the slice;
     /// asked after the last byte was looked at or copied, and before anything is done with it.
     fn soundness(&self) -> Soundness {

@@ -21,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use rustix::{
-    fs::{Advice, FallocateFlags, FlockOperation, OFlags, fadvise, fallocate, fcntl_lock, statvfs},
+    fs::{Advice, FallocateFlags, FlockOperation, OFlags, SeekFrom, fadvise, fallocate, fcntl_lock, statvfs},
     io::{Errno, retry_on_intr},
 };
 use tracing::warn;
@@ -37,6 +37,9 @@ const LOCK_TEXT: &[u8] = b"lock";
 const SMALL_FILE_BYTES_MAX: u64 = 1 << 30;
 /// How much is written at once where a range must be made zero by hand.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// Most ranges of data of a file that are told apart from what was never written.
+const DATA_RANGES_MAX: u32 = 1024;
 
 /// A folder of the file system and what is below it.
 #[derive(Debug, Clone)]
@@ -376,6 +379,24 @@ impl File for FsFile {
                 Ok(copy.into())
             }
         }
+    }
+
+    fn data_end(&self, from: u64) -> u64 {
+        let (mut at, mut end) = (from, from);
+        for _ in 0..DATA_RANGES_MAX {
+            let hole = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+                Ok(data) => rustix::fs::seek(&self.file, SeekFrom::Hole(data)),
+                // No data from here on.
+                Err(Errno::NXIO) => return end,
+                Err(error) => Err(error),
+            };
+            match hole {
+                Ok(hole) if hole > at => (at, end) = (hole, hole),
+                // A file system that cannot tell.
+                _ => return self.bytes(),
+            }
+        }
+        self.bytes()
     }
 
     fn zero(&self, range: Range<u64>) -> io::Result<()> {

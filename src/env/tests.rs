@@ -282,3 +282,27 @@ fn store_46_the_used_part_of_a_disk_is_what_df_says() {
     let said: u64 = line.split_whitespace().nth(4).unwrap().trim_end_matches('%').parse().unwrap();
     assert!(used.abs_diff(said) <= 1, "{used} % here, {said} % there");
 }
+
+#[test]
+fn what_was_never_written_is_known_without_reading_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = FsDirectory::open(folder.path()).unwrap();
+    let file = directory.create(Path::new("a"), 8 << 20, Allocation::Real).unwrap();
+    if file.data_end(0) == file.bytes() {
+        // A file system that cannot tell: everything is read there.
+        return;
+    }
+    assert_eq!(file.data_end(0), 0);
+
+    file.write_at(100_000, b"x").unwrap();
+    file.write_at(3 << 20, b"y").unwrap();
+
+    let end = file.data_end(0);
+    assert!(end > 3 << 20 && end < 4 << 20, "{end}");
+    assert_eq!(file.data_end(2 << 20), end);
+    file.zero(1 << 20..8 << 20).unwrap();
+    file.sync().unwrap();
+    let end = file.data_end(0);
+    assert!(end > 100_000, "{end}");
+    assert_eq!(file.data_end(end), end, "nothing follows");
+}

@@ -423,7 +423,10 @@ fn scan(
         next_offsets.has_gaps |= start > end;
         let left = usize::try_from(segment.end().since(start)).unwrap_or(usize::MAX);
         let failed = |source| store.io_error("read", &segment.path, source);
-        let mut window = Window::new(segment, start, left).map_err(failed)?;
+        // What was never written need not be read.
+        let written = segment.file.data_end(start.since(segment.base)).saturating_sub(start.since(segment.base));
+        let written = left.min(usize::try_from(written).unwrap_or(usize::MAX));
+        let mut window = Window::new(segment, start, written).map_err(failed)?;
         let (mut at, mut torn) = (0, false);
         while at < left && !torn {
             window.see(at + WINDOW_BYTES).map_err(failed)?;

@@ -775,7 +775,9 @@ impl Scheduler {
                     let since = job.unread_since.unwrap_or(now);
                     let pause = longer(job.pause.filter(|_| job.aside), now);
                     state.pause(job, if job.aside { pause } else { Pause { since, ..pause } });
-                    state.unread(job, failed.then_some(since));
+                    // One that was damaged when it was set aside was not waited for.
+                    let unread_since = if job.aside { job.unread_since } else { Some(since) };
+                    state.unread(job, unread_since.filter(|_| failed));
                 }
                 BatchEnd::NoEntries => {
                     state.counts.read_failures += 1;

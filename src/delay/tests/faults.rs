@@ -278,22 +278,28 @@ fn a_read_error_that_passes_within_the_patience_changes_no_order() {
     }
 }
 
+/// Fills the newest segment and begins the next; gives the path of the one that is full.
+fn next_segment(rig: &Rig) -> String {
+    let bytes = rig.options.segment_bytes;
+    let base = rig.store.log_range().1.0 / bytes * bytes;
+    let filler = "x".repeat(30_000);
+    while rig.send("fillers", 0, &filler).position.0 < base + bytes {}
+    format!("commitlog/{base:020}")
+}
+
+fn make_unreadable(rig: &Rig, path: &str) {
+    rig.directory.fail_under(Path::new(path), Operation::Read, 0, ErrorKind::Other, u64::MAX);
+}
+
 /// Messages `bad` and `bad too` in the first segment, `c` in the second, all of level 1; then the first segment cannot be read.
 fn first_segment_unreadable() -> Rig {
     let rig = Rig::new("1s 2s");
     rig.send("orders", 1, "bad");
     rig.send("orders", 1, "bad too");
-    let filler = "x".repeat(30_000);
-    while rig.send("fillers", 0, &filler).position.0 < rig.options.segment_bytes {}
+    let path = next_segment(&rig);
     rig.send("orders", 1, "c");
     rig.send("bills", 2, "other level");
-    rig.directory.fail_under(
-        Path::new("commitlog/00000000000000000000"),
-        Operation::Read,
-        0,
-        ErrorKind::Other,
-        u64::MAX,
-    );
+    make_unreadable(&rig, &path);
     rig
 }
 
@@ -324,11 +330,12 @@ fn after_a_read_error_has_passed_a_level_has_patience_again() {
     run_for(&rig, 12_000);
     rig.directory.heal();
     rig.run_dry();
-    for body in ["e", "f"] {
-        rig.send("orders", 1, body);
-    }
-    rig.advance(1_000);
-    rig.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, 1);
+    rig.send("orders", 1, "e");
+    let path = next_segment(&rig);
+    rig.send("orders", 1, "f");
+    make_unreadable(&rig, &path);
+    run_for(&rig, 2_000);
+    rig.directory.heal();
 
     rig.run_dry();
 
@@ -343,11 +350,13 @@ fn a_damaged_message_that_waits_aside_takes_no_patience_from_its_level() {
     damage(&rig, bad.position.plus(90));
     run_for(&rig, 1_000);
     assert_eq!(rig.bodies("orders", 0), ["a"]);
-    for body in ["b", "c"] {
-        rig.send("orders", 1, body);
-    }
-    run_for(&rig, 999);
-    rig.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, 1);
+    rig.send("orders", 1, "b");
+    let path = next_segment(&rig);
+    rig.send("orders", 1, "c");
+    make_unreadable(&rig, &path);
+    // The damaged one is tried meanwhile, and cannot be read either.
+    run_for(&rig, 1_000);
+    rig.directory.heal();
 
     rig.run_dry();
 
@@ -357,14 +366,17 @@ fn a_damaged_message_that_waits_aside_takes_no_patience_from_its_level() {
 #[test]
 fn an_append_that_failed_for_long_takes_no_patience_from_a_read_error_behind_it() {
     let rig = Rig::new("1s");
-    for body in ["a", "b"] {
-        rig.send("orders", 1, body);
-    }
+    rig.send("orders", 1, "a");
+    let path = next_segment(&rig);
+    rig.send("orders", 1, "b");
     rig.advance(1_000);
     rig.directory.fail_under(Path::new(""), Operation::Write, 0, ErrorKind::StorageFull, u64::MAX);
     run_for(&rig, 60_000);
     rig.directory.heal();
-    rig.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, 1);
+    make_unreadable(&rig, &path);
+    let next = rig.scheduler.next_deadline().unwrap().since(rig.store.now());
+    run_for(&rig, u64::try_from(next.as_millis()).unwrap() + 1_000);
+    rig.directory.heal();
 
     rig.run_dry();
 

@@ -16,7 +16,7 @@ use latermq::{
         StoreHandle,
     },
 };
-use support::{Machine, SEGMENT_BYTES, START, bodies, body_of, dispatch_all, draft, ends, message, records};
+use support::{Machine, SEGMENT_BYTES, START, bodies, body_of, dispatch_all, draft, ends, logged, message, records};
 
 // A record cut short, or with a byte changed.
 
@@ -1401,10 +1401,14 @@ fn a_newest_segment_that_is_missing_or_junk_after_a_kill_is_reported_as_lost_up_
                 Some(byte) => machine.write(&machine.segment(1), &vec![byte; SEGMENT_BYTES as usize]),
             }
 
-            let store = machine.open();
+            let (store, log) = logged(|| machine.open());
 
             let end = store.log_range().1;
             assert!(end.0 <= SEGMENT_BYTES, "{junk:?}");
+            let line = log.lines().find(|line| line.contains("that queue entries lead to is gone")).unwrap_or(&log);
+            for part in ["ERROR".to_owned(), format!("physical_offset={end}"), format!("to={}", last.end)] {
+                assert!(line.contains(&part), "{part}: {line}");
+            }
             assert_eq!(figure(&store, "damagedBytes") as u64, last.end.since(end), "{junk:?}");
             drop(store);
             let store = machine.killed().open();
@@ -1427,11 +1431,37 @@ fn junk_in_a_queue_beyond_its_end_is_not_taken_for_records_that_were_lost() {
     }
 }
 
+#[test]
+fn a_log_without_a_checkpoint_of_ours_is_told_and_a_new_store_is_not() {
+    let machine = Machine::new();
+    let told = "no checkpoint of latermq";
+    let (store, log) = logged(|| machine.open());
+    assert!(!log.contains(told), "a new store: {log}");
+    store.append(draft("orders", 0, "a")).unwrap();
+    store.stop().unwrap();
+    drop(store);
+    let (store, log) = logged(|| machine.open());
+    assert!(!log.contains(told), "a store with a checkpoint: {log}");
+    store.stop().unwrap();
+    drop(store);
+    machine.remove("latermq.checkpoint");
+    let (store, log) = logged(|| machine.open());
+    assert!(!log.contains(told), "the one before is there: {log}");
+    store.stop().unwrap();
+    drop(store);
+    machine.forget_our_checkpoint();
+
+    let (_store, log) = logged(|| machine.open());
+
+    let line = log.lines().find(|line| line.contains(told)).unwrap_or(&log);
+    assert!(line.contains("WARN") && line.contains("latermq.checkpoint"), "{line}");
+}
+
 // A file in the place of a folder.
 
 #[test]
 fn a_file_in_the_place_of_a_folder_that_can_be_made_anew_is_moved_aside_and_nothing_is_missing() {
-    for folder in ["consumequeue", "index", "config"] {
+    for folder in ["consumequeue", "consumequeue/orders", "consumequeue/orders/0", "index", "config"] {
         let (machine, _, _) = five_and_one();
         machine.remove(folder);
         machine.write(folder, b"of somebody else");

@@ -34,7 +34,7 @@ use tracing::{debug, warn};
 
 use super::{
     QueueRange, StoreError,
-    obstacle::clear,
+    obstacle::{clear, create_folder},
     open_files::{OpenFiles, Owner},
 };
 use crate::{
@@ -939,7 +939,7 @@ impl ConsumeQueue {
         }
         let is_first = writer.files.0 == writer.files.1;
         if is_first {
-            self.directory.create_folder(&self.folder)?;
+            create_folder(&*self.directory, &self.folder)?;
         }
         let path = self.folder.join(self.file_name(number));
         let file = match self.directory.create(&path, self.file_bytes, Allocation::Sparse) {

@@ -30,13 +30,20 @@ pub(super) fn clearing<T>(
     if moved { attempt() } else { Err(error) }
 }
 
-/// Creates a folder; what else stands in its place is moved away.
+/// Creates a folder; what else stands in its place, or in that of a folder of the store that it lies in, is moved away.
 ///
 /// # Errors
 /// As the directory gives them.
 pub(super) fn create_folder(directory: &dyn Directory, folder: &Path) -> io::Result<()> {
     directory.create_folder(folder).or_else(|error| {
-        let moved = move_away(directory, folder, EntryKind::Folder)?;
+        let mut path: Vec<&Path> = folder.ancestors().filter(|above| !above.as_os_str().is_empty()).collect();
+        if folder.is_absolute() {
+            path.truncate(1);
+        }
+        let mut moved = false;
+        for above in path.into_iter().rev() {
+            moved |= move_away(directory, above, EntryKind::Folder)?;
+        }
         if moved { directory.create_folder(folder) } else { Err(error) }
     })
 }
@@ -119,6 +126,9 @@ mod tests {
 
             assert_eq!(directory.read(kept).unwrap().as_deref(), Some(&b"of somebody"[..]));
             assert_eq!(directory.list(folder).unwrap().len(), 1);
+            let below = kept.join("b/c");
+            create_folder(&*directory, &below).unwrap();
+            assert_eq!(directory.list(&below).unwrap(), []);
             create_folder(&*directory, Path::new("link")).unwrap();
             assert_eq!(directory.list(Path::new("link")).unwrap(), []);
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::{
+    io,
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -140,6 +141,37 @@ impl Machine {
     /// The path of the segment that begins at `number` times the length of one.
     pub(crate) fn segment(&self, number: u64) -> String {
         format!("commitlog/{:020}", number * self.options.segment_bytes)
+    }
+}
+
+/// What is logged on this thread meanwhile.
+pub(crate) fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines.clone()).finish();
+    let done = tracing::subscriber::with_default(subscriber, run);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    (done, text)
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
     }
 }
 

@@ -249,7 +249,7 @@ fn damage_to_what_is_derived_is_named_and_repaired_and_all_is_delivered_once() {
     let wanted = delivered(&filled());
     let schedule = "consumequeue/SCHEDULE_TOPIC_XXXX/3";
     type Damage = (&'static str, &'static str, Box<dyn Fn(&Machine)>);
-    let damages: [Damage; 17] = [
+    let damages: [Damage; 18] = [
         (
             "queue entry's position",
             "queue: orders/0",
@@ -294,6 +294,15 @@ fn damage_to_what_is_derived_is_named_and_repaired_and_all_is_delivered_once() {
                 let path = newest(m, "consumequeue/bills/1");
                 let bytes = m.read(&path);
                 m.write(&path, &bytes[..100]);
+            }),
+        ),
+        (
+            "a queue file that is too long",
+            "queue: consumequeue/bills/1",
+            Box::new(|m| {
+                let path = newest(m, "consumequeue/bills/1");
+                let bytes = m.read(&path);
+                m.write(&path, &[&bytes, &b"of another"[..]].concat());
             }),
         ),
         ("index entry", "index: index", Box::new(|m| flip(m, &newest(m, "index"), 40 + 80 + 20 + 11))),

@@ -349,14 +349,31 @@ fn a_half_made_next_segment_is_taken_away_and_the_log_goes_on() {
 }
 
 #[test]
-fn segments_of_another_length_are_refused_by_the_name_of_the_key() {
+fn segments_that_are_all_too_long_are_refused_by_the_name_of_the_key() {
     let (machine, _) = four_segments();
-    let path = machine.segment(1);
-    machine.disk.open(Path::new(&path)).unwrap().set_bytes(SEGMENT_BYTES + 1, Allocation::Real).unwrap();
+    let path = machine.segment(0);
+    for number in 0..4 {
+        let file = machine.disk.open(Path::new(&machine.segment(number))).unwrap();
+        file.set_bytes(SEGMENT_BYTES + 1, Allocation::Real).unwrap();
+    }
 
     let error = machine.try_open(Vec::new()).unwrap_err().to_string();
 
     assert!(error.contains("mappedFileSizeCommitLog") && error.contains(&path), "{error}");
+}
+
+#[test]
+fn of_a_single_segment_that_is_too_long_the_first_bytes_count_and_the_rest_stays() {
+    for number in 0..4 {
+        let (machine, places) = four_segments();
+        let file = machine.disk.open(Path::new(&machine.segment(number))).unwrap();
+        file.set_bytes(SEGMENT_BYTES + 7, Allocation::Real).unwrap();
+        file.write_at(SEGMENT_BYTES, b"of more").unwrap();
+
+        check_left(&machine, &places, 0..0, &format!("segment {number}"));
+
+        assert_eq!(machine.read(&machine.segment(number))[SEGMENT_BYTES as usize..], *b"of more");
+    }
 }
 
 /// The first record behind the gap was taken for damage, since its queue offset does not follow.

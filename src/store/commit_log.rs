@@ -30,6 +30,7 @@ use bytes::Bytes;
 use super::{
     AppendError, Appended, Mark, Placement, Plugin, StoreError, StoreOptions,
     clock::StoreClock,
+    head::Head,
     health::Health,
     obstacle::clear,
     room::{RECORD_EXTRA_BYTES, is_full},
@@ -37,7 +38,7 @@ use super::{
     threads::panic_text,
 };
 use crate::{
-    env::{Allocation, EntryKind, Env},
+    env::{Allocation, EntryKind, Env, File},
     model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Topic},
     mutation::Mutation,
     record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
@@ -490,7 +491,7 @@ impl CommitLog {
 /// Opens the segments of a folder, oldest first.
 ///
 /// A newest file that is empty is removed, one that is too short (a half-made one) is made whole, and so is another one if the rest shows that
-/// it was cut; any other length is refused, since records could not be told apart. What has the name of a segment and is no file is moved away;
+/// it was cut; of one that is too long the first bytes count if others are right; any other length is refused, since records could not be told apart. What has the name of a segment and is no file is moved away;
 /// other strange files are left alone.
 fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc<Segment>>, StoreError> {
     let directory = &env.directory;
@@ -518,7 +519,9 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
     let is_cut = |bytes: u64| bytes < segment_bytes && is_right_length;
     for (base, bytes) in &found {
         let is_short = *bytes < segment_bytes && newest == Some(*base);
-        if *bytes != segment_bytes && !is_short && !is_cut(*bytes) || !base.0.is_multiple_of(segment_bytes) {
+        let is_long = *bytes > segment_bytes && is_right_length;
+        if *bytes != segment_bytes && !is_short && !is_cut(*bytes) && !is_long || !base.0.is_multiple_of(segment_bytes)
+        {
             let path = directory.display(&Segment::path_in(folder, *base));
             let key = "mappedFileSizeCommitLog";
             return Err(StoreError::FileLength { path, found: *bytes, wanted: segment_bytes, key });
@@ -534,6 +537,19 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
             continue;
         }
         let file = directory.open(&path).map_err(io("open", &path))?;
+        let file: Arc<dyn File> = if bytes > segment_bytes {
+            let behind = bytes - segment_bytes;
+            tracing::error!(
+                path = directory.display(&path),
+                bytes,
+                wanted = segment_bytes,
+                behind,
+                "a segment of the commit log is too long; what lies behind its length is not looked at"
+            );
+            Arc::new(Head::new(file, segment_bytes))
+        } else {
+            file
+        };
         if bytes < segment_bytes {
             if is_newest {
                 tracing::warn!(segment = %base, bytes, "making a short segment whole");

@@ -34,7 +34,7 @@ use tracing::{debug, warn};
 
 use super::{
     QueueRange, StoreError,
-    obstacle::{clear, create_folder},
+    obstacle::{clear, create_folder, set_aside},
     open_files::{OpenFiles, Owner},
 };
 use crate::{
@@ -179,7 +179,7 @@ impl ConsumeQueue {
     /// Opens a queue; nothing is created before the first entry is written. Its range is empty until [`ConsumeQueue::rewind`].
     ///
     /// Strange names are ignored. What a crash left short or took from between two files is made good with zeros, an empty newest file is
-    /// removed.
+    /// removed. A file of another length is moved away if `sets_aside`.
     ///
     /// # Errors
     /// [`StoreError::FileLength`] if a file has another length than `file_bytes`; [`StoreError::Io`].
@@ -190,9 +190,10 @@ impl ConsumeQueue {
         topic: Topic,
         queue_id: QueueId,
         file_bytes: u64,
+        sets_aside: bool,
     ) -> Result<Self, StoreError> {
         let queue = Self::begin(directory, open_files, folder, topic, queue_id, file_bytes);
-        let files = queue.find_files()?;
+        let files = queue.find_files(sets_aside)?;
         let first = files.0 * queue.file_entries();
         queue.first.store(first, Ordering::Relaxed);
         queue.min.store(first, Ordering::Relaxed);
@@ -660,7 +661,7 @@ impl ConsumeQueue {
     }
 
     /// The numbers of the files, as [`Writer::files`]. What a crash took from them is made good with zeros: it holds nothing that was synced.
-    fn find_files(&self) -> Result<(u64, u64), StoreError> {
+    fn find_files(&self, sets_aside: bool) -> Result<(u64, u64), StoreError> {
         let listed = self.directory.list(&self.folder).map_err(|error| self.fault("list", error))?;
         let mut found = Vec::new();
         for entry in listed {
@@ -687,9 +688,18 @@ impl ConsumeQueue {
             self.directory.remove(&path).map_err(|error| self.fault("remove", error))?;
             found.pop();
         }
+        if sets_aside {
+            for (_, bytes, name) in found.extract_if(.., |(_, bytes, _)| *bytes > self.file_bytes) {
+                let path = self.folder.join(name);
+                let kept = set_aside(&*self.directory, &path).map_err(|error| self.fault("rename a file in", error))?;
+                let path = self.directory.display(&path);
+                warn!(path, kept, bytes, wanted = self.file_bytes, "queue file has another length, moved");
+                self.suspect.store(true, Ordering::Relaxed);
+            }
+        }
         let newest = found.last().map(|(start, ..)| *start);
         // If some have the right length, a short one was cut; else the length was changed.
-        let is_right_length = found.iter().any(|(_, bytes, _)| *bytes == self.file_bytes);
+        let is_right_length = sets_aside || found.iter().any(|(_, bytes, _)| *bytes == self.file_bytes);
         let mut files: Option<(u64, u64)> = None;
         let mut created = false;
         for (start, bytes, name) in found.into_iter().rev() {

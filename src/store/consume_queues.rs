@@ -12,7 +12,7 @@ use std::{
 
 use tracing::warn;
 
-use super::{QueueEntry, StoreError, consume_queue::ConsumeQueue, open_files::OpenFiles};
+use super::{QUEUE_ENTRY_BYTES, QueueEntry, StoreError, consume_queue::ConsumeQueue, open_files::OpenFiles};
 use crate::{
     env::{Directory, EntryKind},
     model::{PhysicalOffset, QueueId, QueueOffset, Topic},
@@ -22,6 +22,8 @@ use crate::{
 const OPEN_FILES_MAX: usize = 512;
 /// Most queues whose files stay open since they wait for a sync; one more, and they are synced.
 const DIRTY_QUEUES_MAX: usize = 4_096;
+/// Digits of the name of a queue's file.
+const FILE_NAME_DIGITS: usize = 20;
 /// Longest name of a folder in bytes, on the file systems in use.
 const FOLDER_NAME_BYTES_MAX: usize = 255;
 
@@ -64,7 +66,8 @@ impl ConsumeQueues {
     /// Opens every queue under `folder`. Strange names are ignored with a warning. Ranges are empty until [`ConsumeQueues::rewind`].
     ///
     /// # Errors
-    /// [`StoreError::FileLength`] if a file has another length than `file_bytes`; [`StoreError::Io`].
+    /// [`StoreError::FileLength`] if all files have one length, and that is another than `file_bytes`; [`StoreError::Io`]. A single one of another
+    /// length is moved away.
     pub(super) fn open(directory: Arc<dyn Directory>, folder: &Path, file_bytes: u64) -> Result<Self, StoreError> {
         let queues = Self {
             directory,
@@ -77,6 +80,7 @@ impl ConsumeQueues {
             syncing: Mutex::default(),
         };
         let mut table = Table::default();
+        let mut is_configured_otherwise = None;
         for name in queues.folders(folder)? {
             let topic = Topic::from(name.as_str());
             let topic_folder = folder.join(&name);
@@ -87,7 +91,17 @@ impl ConsumeQueues {
                     warn!(path, "folder of a topic holds one that is no queue id, ignored");
                     continue;
                 };
-                let queue = queues.open_queue(topic.clone(), QueueId(id))?;
+                let opened = match queues.open_queue(&topic, QueueId(id), false) {
+                    Err(error @ StoreError::FileLength { .. }) => {
+                        let refuses = match is_configured_otherwise {
+                            Some(refuses) => refuses,
+                            None => *is_configured_otherwise.insert(queues.have_another_length()?),
+                        };
+                        if refuses { Err(error) } else { queues.open_queue(&topic, QueueId(id), true) }
+                    }
+                    opened => opened,
+                };
+                let queue = opened?;
                 table.entry(topic.clone()).or_default().insert(QueueId(id), Arc::new(queue));
             }
         }
@@ -276,10 +290,20 @@ impl ConsumeQueues {
         synced.map_err(|source| StoreError::Io { action: "sync", path: self.directory.display(&folder), source })
     }
 
-    fn open_queue(&self, topic: Topic, queue_id: QueueId) -> Result<ConsumeQueue, StoreError> {
-        let folder = self.queue_folder(&topic, queue_id);
-        let open_files = Arc::clone(&self.open_files);
-        ConsumeQueue::open(Arc::clone(&self.directory), open_files, folder, topic, queue_id, self.file_bytes)
+    fn open_queue(&self, topic: &Topic, queue_id: QueueId, sets_aside: bool) -> Result<ConsumeQueue, StoreError> {
+        let (directory, open_files) = (Arc::clone(&self.directory), Arc::clone(&self.open_files));
+        let folder = self.queue_folder(topic, queue_id);
+        ConsumeQueue::open(directory, open_files, folder, topic.clone(), queue_id, self.file_bytes, sets_aside)
+    }
+
+    /// Whether all files have one length that another configuration would give them.
+    fn have_another_length(&self) -> Result<bool, StoreError> {
+        let lengths = queue_file_lengths(&*self.directory, &self.folder).map_err(|source| StoreError::Io {
+            action: "list",
+            path: self.directory.display(&self.folder),
+            source,
+        })?;
+        Ok(is_another_length(&lengths, self.file_bytes))
     }
 
     fn queue_folder(&self, topic: &str, queue_id: QueueId) -> PathBuf {
@@ -311,6 +335,36 @@ impl ConsumeQueues {
     fn write_table(&self) -> RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How many files of queues below `folder` have which length; those without bytes and strange ones are left out.
+pub(super) fn queue_file_lengths(directory: &dyn Directory, folder: &Path) -> io::Result<BTreeMap<u64, u64>> {
+    let mut lengths = BTreeMap::new();
+    let folders = |folder: &Path| {
+        let listed = directory.list(folder)?.into_iter().filter(|entry| entry.kind == EntryKind::Folder);
+        Ok::<_, io::Error>(listed.map(|entry| folder.join(entry.name)).collect::<Vec<_>>())
+    };
+    for topic in folders(folder)? {
+        for queue in folders(&topic)? {
+            let files = directory.list(&queue)?.into_iter();
+            for file in files.filter(|file| file.kind == EntryKind::File && is_queue_file_name(&file.name)) {
+                *lengths.entry(file.bytes).or_default() += u64::from(file.bytes > 0);
+            }
+        }
+    }
+    lengths.retain(|_, count| *count > 0);
+    Ok(lengths)
+}
+
+/// Whether `lengths` of files say that the configuration, which wants `wanted`, is not theirs: they have one in common, which can be configured.
+pub(super) fn is_another_length(lengths: &BTreeMap<u64, u64>, wanted: u64) -> bool {
+    let common = lengths.first_key_value().filter(|_| lengths.len() == 1).map(|(&length, _)| length);
+    common.is_some_and(|length| length != wanted && length.is_multiple_of(QUEUE_ENTRY_BYTES))
+}
+
+/// Whether a file of this name is one of a queue.
+fn is_queue_file_name(name: &str) -> bool {
+    name.len() == FILE_NAME_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn fault(queue: &ConsumeQueue, error: StoreError) -> QueueFault {

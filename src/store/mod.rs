@@ -14,6 +14,7 @@ mod drivers;
 mod durability;
 mod error;
 mod failure_row;
+mod head;
 mod health;
 mod index;
 mod mend;

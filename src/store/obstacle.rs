@@ -70,6 +70,20 @@ fn move_away(directory: &dyn Directory, file: &Path, belongs: EntryKind) -> io::
     if what_stands(directory, file)?.is_none_or(|entry| entry.kind == belongs) {
         return Ok(false);
     }
+    let kept = set_aside(directory, file)?;
+    let path = directory.display(file);
+    match belongs {
+        EntryKind::Folder => warn!(path, kept, "no folder, and in the place of one: moved"),
+        _ => warn!(path, kept, "no file, and in the place of one: moved"),
+    }
+    Ok(true)
+}
+
+/// Moves away what cannot be used; says where it is now.
+///
+/// # Errors
+/// As the directory gives them.
+pub(super) fn set_aside(directory: &dyn Directory, file: &Path) -> io::Result<String> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let mut kept = OsString::from(file);
     kept.push(BAD);
@@ -78,12 +92,7 @@ fn move_away(directory: &dyn Directory, file: &Path, belongs: EntryKind) -> io::
     directory.remove(kept)?;
     directory.rename(file, kept)?;
     directory.sync_folder(folder)?;
-    let (path, kept) = (directory.display(file), directory.display(kept));
-    match belongs {
-        EntryKind::Folder => warn!(path, kept, "no folder, and in the place of one: moved"),
-        _ => warn!(path, kept, "no file, and in the place of one: moved"),
-    }
-    Ok(true)
+    Ok(directory.display(kept))
 }
 
 #[cfg(test)]

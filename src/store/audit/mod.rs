@@ -37,12 +37,14 @@ use self::{
 use super::{
     StateFile, StoreError, StoreOptions,
     checkpoint::{Checkpoint, CheckpointFiles, Derived, FoundCheckpoint, LastRecord},
+    consume_queues::queue_file_lengths,
     deletions::{DELETIONS_FILE, Deletions},
     message_store::{ABORT_FILE, LOCK_FILE, RECORD_OVERHEAD_BYTES_MAX, last_record},
     scan::{Found, Located, look},
+    segment::Segment,
 };
 use crate::{
-    env::{Directory, EntryKind, Env, Lock},
+    env::{Directory, Env, Lock},
     model::{PhysicalOffset, QueueOffset, Timestamp, names},
     record::RecordView,
 };
@@ -228,28 +230,35 @@ pub fn detect_lengths(
 ) -> Result<(), StoreError> {
     let list = |folder: &Path| directory.list(folder).map_err(|source| io_error(directory, "list", folder, source));
     if !is_set("mappedFileSizeCommitLog") {
-        let longest = list(&options.commit_log_folder)?.iter().map(|entry| entry.bytes).max();
-        options.segment_bytes = longest.filter(|&bytes| bytes > 0).unwrap_or(options.segment_bytes);
+        let mut lengths = BTreeMap::new();
+        let segments = list(&options.commit_log_folder)?;
+        let named = segments.iter().filter_map(|entry| Some((Segment::parse_name(&entry.name)?.0, entry.bytes)));
+        for (_, bytes) in named.clone().filter(|(_, bytes)| *bytes > 0) {
+            *lengths.entry(bytes).or_default() += 1;
+        }
+        // One of which the others are no multiples is not theirs.
+        let fits = |bytes: u64| named.clone().all(|(base, _)| base.is_multiple_of(bytes));
+        if lengths.keys().any(|&bytes| fits(bytes)) {
+            lengths.retain(|&bytes, _| fits(bytes));
+        }
+        options.segment_bytes = most_common(&lengths).unwrap_or(options.segment_bytes);
         // A repair opens the store, and a body has to fit into a segment.
         let body_bytes_max = options.segment_bytes.saturating_sub(RECORD_OVERHEAD_BYTES_MAX);
         options.body_bytes_max = options.body_bytes_max.min(usize::try_from(body_bytes_max).unwrap_or(usize::MAX));
     }
     if !is_set("mappedFileSizeConsumeQueue") {
         let root = Path::new("consumequeue");
-        'found: for topic in list(root)?.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-            let topic_folder = root.join(&topic.name);
-            for queue in list(&topic_folder)?.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-                let longest = list(&topic_folder.join(&queue.name))?.iter().map(|entry| entry.bytes).max();
-                if let Some(bytes) =
-                    longest.filter(|&bytes| bytes > 0 && bytes.is_multiple_of(super::QUEUE_ENTRY_BYTES))
-                {
-                    options.queue_file_bytes = bytes;
-                    break 'found;
-                }
-            }
-        }
+        let mut lengths =
+            queue_file_lengths(directory, root).map_err(|source| io_error(directory, "list", root, source))?;
+        lengths.retain(|bytes, _| bytes.is_multiple_of(super::QUEUE_ENTRY_BYTES));
+        options.queue_file_bytes = most_common(&lengths).unwrap_or(options.queue_file_bytes);
     }
     Ok(())
+}
+
+/// The length that most files have, the longest of several.
+fn most_common(lengths: &BTreeMap<u64, u64>) -> Option<u64> {
+    lengths.iter().max_by_key(|(bytes, count)| (**count, **bytes)).map(|(bytes, _)| *bytes)
 }
 
 /// Looks at a whole store. `told` hears how many bytes of the log are read, of how many.

@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::{
-    super::{QUEUE_ENTRY_BYTES, QueueEntry, StoreError, StoreOptions},
+    super::{
+        QUEUE_ENTRY_BYTES, QueueEntry, StoreError, StoreOptions,
+        consume_queues::{is_another_length, queue_file_lengths},
+    },
     Findings, Grade, TagCode, io_error,
 };
 use crate::{
@@ -119,6 +122,9 @@ impl QueueFiles {
         let directory = env.directory.clone();
         let list =
             |folder: &Path| directory.list(folder).map_err(|source| io_error(&*directory, "list", folder, source));
+        let lengths = queue_file_lengths(&*directory, &files.folder)
+            .map_err(|source| io_error(&*directory, "list", &files.folder, source))?;
+        let is_configured_otherwise = is_another_length(&lengths, files.file_bytes);
         for topic in list(&files.folder)? {
             let topic_folder = files.folder.join(&topic.name);
             if topic.kind != EntryKind::Folder {
@@ -133,7 +139,7 @@ impl QueueFiles {
                     continue;
                 };
                 let listed = list(&path)?;
-                let range = files.file_range(&path, listed, unclean, findings)?;
+                let range = files.file_range(&path, listed, unclean, is_configured_otherwise, findings)?;
                 let cursor = Cursor { files: range, ..Cursor::default() };
                 files.queues.entry(Topic::from(topic.name.as_str())).or_default().insert(id, cursor);
             }
@@ -147,6 +153,7 @@ impl QueueFiles {
         folder: &Path,
         listed: Vec<crate::env::Entry>,
         unclean: bool,
+        is_configured_otherwise: bool,
         findings: &mut Findings,
     ) -> Result<Range<u64>, StoreError> {
         let grade = if unclean { Grade::Mends } else { Grade::Damage };
@@ -160,6 +167,14 @@ impl QueueFiles {
                 findings.note("files", path.display(), text);
                 continue;
             };
+            if entry.bytes > self.file_bytes && !is_configured_otherwise {
+                let text = format!(
+                    "has {} bytes, more than the {} of a queue file; the next start moves it away and builds the queue again",
+                    entry.bytes, self.file_bytes
+                );
+                findings.damage("queue", path.display(), &text);
+                continue;
+            }
             if entry.bytes > self.file_bytes {
                 return Err(StoreError::FileLength {
                     path: self.directory.display(&path),

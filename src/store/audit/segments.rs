@@ -60,6 +60,7 @@ pub(super) fn find_segments(
         }
     }
     let count = found.len();
+    let is_right_length = found.iter().any(|(_, entry)| entry.bytes == options.segment_bytes);
     let mut segments = Vec::new();
     for (index, (base, entry)) in found.into_iter().enumerate() {
         let path = folder.join(&entry.name);
@@ -69,7 +70,13 @@ pub(super) fn find_segments(
             findings.mends("commit log", path.display(), "is empty; the next start removes it");
             continue;
         }
-        if entry.bytes > bytes || !base.0.is_multiple_of(bytes) {
+        if entry.bytes > bytes && is_right_length {
+            let text = format!(
+                "has {} bytes, more than the {bytes} of a segment; those behind are not used, and Apache RocketMQ does not start with it",
+                entry.bytes
+            );
+            findings.note("commit log", path.display(), &text);
+        } else if entry.bytes > bytes || !base.0.is_multiple_of(bytes) {
             return Err(StoreError::FileLength {
                 path: directory.display(&path),
                 found: entry.bytes,

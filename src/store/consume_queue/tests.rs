@@ -212,20 +212,34 @@ fn a_file_is_damaged_if_its_ends_are_zero_or_not_those_of_their_records() {
 }
 
 #[test]
-fn store_26_a_file_of_another_length_stops_the_start_and_names_the_key() {
+fn store_26_files_that_all_have_another_length_stop_the_start_and_name_the_key() {
     let directory = MemoryDirectory::new();
     queue_of(&directory, 13);
-    for (start, bytes) in [(0, 220), (200, 220)] {
+    for start in [0, 200] {
+        file(&directory, start).set_bytes(220, Allocation::Sparse).unwrap();
+    }
+
+    let error = ConsumeQueues::open(Arc::new(directory.clone()), Path::new(ROOT), SMALL).err().unwrap();
+
+    let StoreError::FileLength { found: 220, wanted: SMALL, key: "mappedFileSizeConsumeQueue", .. } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(file(&directory, 0).bytes(), 220, "nothing is moved");
+}
+
+#[test]
+fn store_26_a_single_file_that_is_too_long_is_moved_away_and_the_queue_counts_as_damaged() {
+    for (start, bytes) in [(0, 220), (200, 207), (200, 4_000)] {
+        let directory = MemoryDirectory::new();
+        queue_of(&directory, 13);
         file(&directory, start).set_bytes(bytes, Allocation::Sparse).unwrap();
 
-        let error = ConsumeQueues::open(Arc::new(directory.clone()), Path::new(ROOT), SMALL).err().unwrap();
+        let queues = ConsumeQueues::open(Arc::new(directory.clone()), Path::new(ROOT), SMALL).unwrap();
 
-        let StoreError::FileLength { path, found, wanted: SMALL, key: "mappedFileSizeConsumeQueue" } = error else {
-            panic!("{error:?}");
-        };
-        assert!(path.ends_with(&format!("{start:020}")), "{path}");
-        assert_eq!(found, bytes);
-        file(&directory, start).set_bytes(SMALL, Allocation::Sparse).unwrap();
+        assert!(queues.have_damaged_files(false, |_, _, _, _| None).unwrap(), "{start} {bytes}");
+        let folder = Path::new(ROOT).join(TOPIC).join("3");
+        let kept = directory.read(&folder.join(format!("{start:020}.bad"))).unwrap();
+        assert_eq!(kept.unwrap().len() as u64, bytes);
     }
 }
 
@@ -635,7 +649,7 @@ fn more_files_than_may_be_open_are_all_read() {
     let open_files = Arc::new(OpenFiles::new(2));
     let topic = Topic::from(TOPIC);
     let folder = Path::new(ROOT).join("T/0");
-    let queue = ConsumeQueue::open(Arc::new(directory), open_files, folder, topic, QueueId(0), SMALL).unwrap();
+    let queue = ConsumeQueue::open(Arc::new(directory), open_files, folder, topic, QueueId(0), SMALL, false).unwrap();
     put(&queue, 0..95);
     queue.write_round().unwrap();
     queue.sync().unwrap();

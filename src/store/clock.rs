@@ -68,6 +68,10 @@ struct State {
     large_since: Option<Duration>,
     /// Jumps followed since the start.
     followed: u64,
+    /// How far store time was ahead of the wall clock when that was looked at last.
+    ahead: Duration,
+    /// Steps back of the wall clock seen since the start.
+    steps_back: u64,
 }
 
 /// A moment at which both clocks were read.
@@ -203,6 +207,8 @@ impl StoreClock {
             same_boot: false,
             large_since: None,
             followed: 0,
+            ahead: Duration::ZERO,
+            steps_back: 0,
         };
         Self { clock, state: Mutex::new(state), recorded: Condvar::new() }
     }
@@ -283,6 +289,11 @@ impl StoreClock {
         self.state().followed
     }
 
+    /// How many steps back of the wall clock were seen since the start.
+    pub(super) fn steps_back(&self) -> u64 {
+        self.state().steps_back
+    }
+
     /// What must outlast the process.
     pub(super) fn to_save(&self) -> ClockState {
         let state = self.state();
@@ -300,6 +311,16 @@ impl StoreClock {
         // Read last: a pause between the two must not look like a step.
         let since_boot = self.clock.since_boot();
         let mut state = self.state();
+        let ahead = state.at(since_boot).since(wall);
+        if ahead > state.ahead + JUMP_MIN {
+            state.steps_back += 1;
+            tracing::warn!(
+                by_ms = (ahead - state.ahead).as_millis(),
+                ahead_of_wall_ms = ahead.as_millis(),
+                "the wall clock was set back; store time goes on at its pace, and nobody is late by it"
+            );
+        }
+        state.ahead = ahead;
         let by = wall.since(state.at(since_boot));
         if by <= LARGE_JUMP {
             state.large_since = None;

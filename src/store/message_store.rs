@@ -502,6 +502,7 @@ impl MessageStore {
             number("dispatchBehindBytes", self.dispatch_behind_bytes()),
             number("damagedBytes", self.damaged_bytes.load(Ordering::Relaxed)),
             number("clockJumps", self.log.clock().followed()),
+            number("clockStepsBack", self.log.clock().steps_back()),
             number("clockJumpsKept", self.clock_jumps().as_slice().len() as u64),
             Figure {
                 name: "storeTimeAheadOfWallMs".into(),

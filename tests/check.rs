@@ -233,6 +233,49 @@ fn a_store_is_sound_again_after_each_start_and_stop() {
     }
 }
 
+#[test]
+fn a_deletion_of_a_topic_that_was_cut_short_at_any_step_is_no_damage() {
+    for step in 1.. {
+        let machine = filled();
+        let running = Running::start(&machine, AFTER);
+        machine.disk.crash_at(machine.disk.steps() + step);
+        let deleted = running.store.delete_topic("orders");
+        for machine in [machine.killed(), machine.crashed(step)] {
+            assert_eq!(check_with(&machine, AFTER).unwrap().damage(), [""; 0], "step {step}");
+        }
+        if deleted.is_ok() {
+            assert!(step > 3);
+            break;
+        }
+    }
+}
+
+/// The two keys of a record may lie in two files of the index. Without the second file the index seemed to end where it should.
+#[test]
+fn an_index_that_lacks_its_newest_file_after_a_kill_is_built_anew_and_no_damage() {
+    let mut was_split = false;
+    for count in 1..80 {
+        let machine = Machine::new();
+        let running = Running::start(&machine, BEFORE);
+        for at in 0..count {
+            running.send("orders", 0, &format!("m{at}"));
+        }
+        running.work();
+        running.store.checkpoint_once().unwrap();
+        let machine = machine.killed();
+        let newest = newest(&machine, "index");
+        let begins = |name: &str| machine.read(name)[16..24].to_vec();
+        let names = machine.names("index");
+        if names.len() > 1 {
+            let before = machine.read(&format!("index/{}", names[names.len() - 2]));
+            was_split |= before[24..32] == begins(&newest);
+        }
+        machine.remove(&newest);
+        assert_eq!(check(&machine).damage(), [""; 0], "{count} records");
+    }
+    assert!(was_split);
+}
+
 /// Flips a bit in the middle of a file's first part that is not zero.
 fn flip(machine: &Machine, path: &str, at: u64) {
     let mut byte = [0];

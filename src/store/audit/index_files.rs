@@ -281,13 +281,11 @@ impl IndexFiles {
         }
     }
 
-    /// Where the index ends below a position.
-    pub(super) fn end_below(&mut self, position: PhysicalOffset) -> Option<u64> {
-        if self.files.is_empty() {
-            return Some(0);
-        }
+    /// How many files have entries below a position, and where they end; `None` if that cannot be told.
+    pub(super) fn below(&mut self, position: PhysicalOffset) -> Option<(u64, u64)> {
         let is_ahead = self.peek().is_some_and(|entry| entry.position < position.0);
-        (!is_ahead).then_some(self.end)
+        let files = self.current + usize::from(self.number > 1);
+        (!is_ahead).then_some((files as u64, self.end))
     }
 
     /// Reports what was found.

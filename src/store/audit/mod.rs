@@ -575,7 +575,7 @@ impl Pass<'_> {
         self.is_told = true;
         let state = checkpoint.plugins.get(self.part.name()).map(Vec::as_slice);
         self.part.checkpoint(state, &mut self.findings);
-        let index_end = if self.options.index_enabled { self.index.end_below(checkpoint.position) } else { None };
+        let index = if self.options.index_enabled { self.index.below(checkpoint.position) } else { None };
         let derived = self.queues.derived_below(checkpoint.position);
         let said = checkpoint.derived;
         if said == Derived::UNKNOWN {
@@ -594,9 +594,12 @@ impl Pass<'_> {
             );
             self.findings.add(grade, "checkpoint", "latermq.checkpoint", &text);
         }
-        if let Some(found) = index_end.filter(|&found| found != said.index_end) {
+        if let Some((files, end)) = index.filter(|&found| found != (said.index_files, said.index_end)) {
             self.rebuilds = self.unclean;
-            let text = format!("says that the index ends at {}, but it ends at {found}", said.index_end);
+            let text = format!(
+                "counts {} index files that end at {}, but there are {files} that end at {end}",
+                said.index_files, said.index_end
+            );
             self.findings.add(grade, "checkpoint", "latermq.checkpoint", &text);
         }
     }
@@ -660,7 +663,9 @@ impl Pass<'_> {
         self.check_end(end);
         let first = self.first();
         let holes: Vec<_> = self.damaged.iter().map(|range| range.from..range.to).collect();
-        let missing_queues = self.queues.finish(first, end, self.unclean, self.rebuilds, &holes, &mut self.findings);
+        let (unclean, rebuilds) = (self.unclean, self.rebuilds);
+        let missing_queues =
+            self.queues.finish(first..end, unclean, rebuilds, &holes, &self.deletions, &mut self.findings);
         if self.options.index_enabled {
             let must_be = self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.derived.index_end > 0);
             let is_gone = |at: u64| at < first.0 || holes.iter().any(|hole| hole.contains(&at));

@@ -12,6 +12,7 @@ use super::{
     super::{
         QUEUE_ENTRY_BYTES, QueueEntry, StoreError, StoreOptions,
         consume_queues::{is_another_length, queue_file_lengths},
+        deletions::Deletions,
     },
     Findings, Grade, TagCode, io_error,
 };
@@ -83,6 +84,7 @@ struct Borders<'a> {
     holes: &'a [Range<u64>],
     unclean: bool,
     damage: Grade,
+    deletions: &'a Deletions,
 }
 
 /// Entries that are not as they should be.
@@ -392,15 +394,15 @@ impl QueueFiles {
     /// Looks at the entries before and behind those of the log's records, and reports all of them.
     pub(super) fn finish(
         &mut self,
-        log_first: PhysicalOffset,
-        log_end: PhysicalOffset,
+        log: Range<PhysicalOffset>,
         unclean: bool,
         rebuilds: bool,
         holes: &[Range<u64>],
+        deletions: &Deletions,
         findings: &mut Findings,
     ) -> Vec<MissingQueue> {
         let damage = if rebuilds { Grade::Mends } else { Grade::Damage };
-        let borders = Borders { log: log_first..log_end, holes, unclean, damage };
+        let borders = Borders { log, holes, unclean, damage, deletions };
         let mut missing_queues = Vec::new();
         for (topic, queue_id) in self.names() {
             let Some(cursor) = self.queues.get_mut(&topic).and_then(|queues| queues.get_mut(&queue_id)) else {
@@ -426,6 +428,10 @@ impl QueueFiles {
                 findings.add(grade, "queue", &place, &format!("offset {at} {text}{others}"));
             }
             let (files, first_seen, next) = (cursor.files.clone(), cursor.first_seen, cursor.next);
+            if next.is_none() && self.is_left_of_a_deleted_topic(&topic, queue_id, &borders) {
+                findings.mends("queue", &place, "is of a topic that was deleted; the next start removes it");
+                continue;
+            }
             let before = files.start..next.map_or(files.end, |_| first_seen.min(files.end));
             self.check_others(&topic, queue_id, before, false, &borders, findings);
             if let Some(next) = next {
@@ -434,6 +440,13 @@ impl QueueFiles {
             }
         }
         missing_queues
+    }
+
+    /// Whether all that a queue without records has lies before the deletion of its topic, which a stop interrupted.
+    fn is_left_of_a_deleted_topic(&self, topic: &str, queue_id: u32, borders: &Borders<'_>) -> bool {
+        let Some(deleted) = borders.deletions.position(topic) else { return false };
+        let ends = [deleted, PhysicalOffset(u64::MAX)].map(|position| self.end_below(topic, queue_id, position).ok());
+        ends[0].is_some() && ends[0] == ends[1]
     }
 
     /// Entries whose records are not in the log: those in front belong to what retention deleted or damage took; behind there must be none.

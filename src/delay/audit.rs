@@ -242,7 +242,7 @@ impl LevelAudit {
         let Some(progress) = self.progress.levels.get_mut(&level) else { return };
         if let Taken::Skipping(skipped) = progress.take(queue_offset, entry.bytes, next_position) {
             let text = format!(
-                "delay level {level}: {skipped} messages before offset {queue_offset} were not restored, or what was is damaged: they will be restored again"
+                "delay level {level}: {skipped} messages before offset {queue_offset} were not restored, or what was is damaged; a start that reads the whole log restores them again, as --repair does"
             );
             findings.note("delay", audited.position, &text);
         }

@@ -25,7 +25,7 @@ use std::{
 };
 
 use super::{
-    MessageStore, QueueEntry, StoreError,
+    MessageStore, QueueEntry, StateFile, StoreError,
     checkpoint::{Checkpoint, Derived, FoundCheckpoint, LastRecord, OUR_CHECKPOINT},
     commit_log::QueueOffsets,
     dispatch::first_error,
@@ -50,6 +50,8 @@ const WINDOW_BYTES: usize = 64 << 20;
 const PAGE_BYTES: usize = 4096;
 /// Segments behind the end of the log that queue entries are believed to have led to; farther ones are junk.
 const LOST_SEGMENTS_MAX: u64 = 64;
+/// Which segments were missing at an earlier start: pairs of positions, the missing part of the log lies between.
+const GAPS_FILE: &str = "missingSegments.json";
 /// Most bytes that are written again at once.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -116,6 +118,13 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let boot_id = store.env.clock.boot_id();
     let durable_to = checkpoint.as_ref().map(|checkpoint| (checkpoint.position, checkpoint.clock.boot_id == boot_id));
     if from == Recovery::Rebuild {
+        checkpoint = None;
+    }
+    let gaps = Gaps::find(store, &segments);
+    if checkpoint.is_some() && gaps.are_news {
+        tracing::error!(
+            "segments are missing from the middle of the log; scanning all of it, and restoring again what was restored there"
+        );
         checkpoint = None;
     }
     if let Some(believed) = &checkpoint
@@ -201,8 +210,10 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
             }
             // The one before is as true, only further back; a later one is tried soon.
             tracing::error!(error = &error as &dyn std::error::Error, "cannot write a checkpoint; trying again");
+            return Ok(());
         }
     }
+    gaps.were_seen();
     Ok(())
 }
 
@@ -214,6 +225,39 @@ fn report_lost_end(store: &MessageStore, end: PhysicalOffset) {
         Ok(Some(to)) => store.report_damage(end, to, "that queue entries lead to is gone"),
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot read queues beyond the end of the log");
+        }
+    }
+}
+
+/// What is missing between two segments.
+struct Gaps {
+    file: StateFile,
+    text: String,
+    /// No start has seen them.
+    are_news: bool,
+}
+
+impl Gaps {
+    fn find(store: &MessageStore, segments: &[Arc<Segment>]) -> Self {
+        let gaps = segments.windows(2).map(|pair| (pair[0].end().0, pair[1].base.0));
+        let gaps: Vec<(u64, u64)> = gaps.filter(|(from, to)| from != to).collect();
+        let file = store.state_file(GAPS_FILE);
+        let mut are_news = false;
+        if !gaps.is_empty() {
+            let seen =
+                file.load(|text| serde_json::from_str::<Vec<(u64, u64)>>(text).map_err(|error| error.to_string()));
+            let seen = seen.value().unwrap_or_default();
+            are_news = gaps.iter().any(|gap| !seen.contains(gap));
+        }
+        Self { file, text: serde_json::to_string(&gaps).unwrap_or_default(), are_news }
+    }
+
+    /// The next start may believe its checkpoint although they are there.
+    fn were_seen(&self) {
+        if self.are_news
+            && let Err(error) = self.file.save(&self.text)
+        {
+            tracing::warn!(%error, "cannot write down which segments are missing; the next start scans the whole log, too");
         }
     }
 }

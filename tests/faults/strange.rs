@@ -153,6 +153,40 @@ fn b117_a_segment_from_the_middle_is_missing_and_everything_else_is_read_and_del
     serving.stop();
 }
 
+#[test]
+fn b117_what_was_restored_into_a_segment_that_is_gone_is_restored_again() {
+    let folder = folder();
+    let place = Place::new(folder.path(), &[("messageDelayLevel", "1s")]);
+    let serving = place.start();
+    let mut client = serving.client();
+    let ledger = Ledger::default();
+    client.create_topic("orders", 1).unwrap();
+    send(&mut client, &ledger, 1, 40, 4_000, "waits");
+    drain(&mut client);
+    send(&mut client, &ledger, 0, 40, 4_000, "behind");
+    drop(client);
+    serving.stop();
+    // What waited lies in the first two segments, what was restored from the second on.
+    fs::remove_file(place.store().join(format!("commitlog/{:020}", 2 * SEGMENT_BYTES))).unwrap();
+
+    for again in [true, false] {
+        let serving = place.start();
+        let log = serving.broker.log();
+        assert_eq!(log.contains("restoring again what was restored there"), again, "once is enough: {log}");
+        let mut client = serving.client();
+        drain(&mut client);
+        let mut book = ledger.copy();
+        book.sent.retain(|(_, key), sent| {
+            sent.queue_offset = None;
+            key.starts_with("waits")
+        });
+        let findings = audit(&mut client, &book, "1s");
+        assert!(findings.lost.is_empty(), "{findings}");
+        drop(client);
+        serving.stop();
+    }
+}
+
 /// The time that a start takes is not added to the time that messages wait.
 #[test]
 fn b23_a_slow_start_shifts_no_deadline() {

@@ -58,11 +58,21 @@ pub enum Mutation {
     CursorNotTakenBack,
     /// A message is restored a second before it is due.
     SecondEarly,
+    /// Store time is taken before the append lock is had: the thread that had it meanwhile stored something later.
+    StoreTimeOutsideLock,
+    /// A waiting record is restored whatever its body's checksum says.
+    RestoreUnverified,
+    /// A message is due when its queue entry says.
+    TagCodeBelieved,
+    /// Recovery starts from a checkpoint whose last record is not in the log.
+    CheckpointOfAnotherLog,
+    /// What was not dispatched yet when its topic was deleted is dispatched later.
+    DeletedTopicDispatched,
 }
 
 impl Mutation {
     /// Those that a simulation drawn from a seed notices. The others have tests of their own.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 29] = [
         Self::AnswerBeforeDurable,
         Self::ReadBeforeDurable,
         Self::TrustFailedSync,
@@ -87,6 +97,11 @@ impl Mutation {
         Self::OriginForgotten,
         Self::CursorNotTakenBack,
         Self::SecondEarly,
+        Self::StoreTimeOutsideLock,
+        Self::RestoreUnverified,
+        Self::TagCodeBelieved,
+        Self::CheckpointOfAnotherLog,
+        Self::DeletedTopicDispatched,
     ];
 
     /// Whether the line is switched off on this thread.

@@ -19,6 +19,7 @@ use crate::{
         MessageDraft, PARKING_TOPIC, Properties, PropertiesView, QueueId, SCHEDULE_TOPIC, Timestamp, Topic,
         is_legal_topic, names,
     },
+    mutation::Mutation,
     record::{Record, RecordView, encoded_bytes},
     store::{ClockJumps, QueueEntry},
 };
@@ -130,8 +131,8 @@ impl<'a> DelayProperties<'a> {
 pub(super) fn deliver_at(record: &RecordView<'_>, tag_code: Option<i64>, longest: Duration) -> Timestamp {
     let stored_at = record.stored_at();
     let (said, longest_possible) = match Stamp::from_field(record.prepared_offset()).deliver_at() {
-        Some(said) => (Some(said), longest),
-        None => (tag_code.map(Timestamp), Duration::from_millis(DELAY_MS_MAX)),
+        Some(said) if !Mutation::TagCodeBelieved.is_on() => (Some(said), longest),
+        _ => (tag_code.map(Timestamp), Duration::from_millis(DELAY_MS_MAX)),
     };
     said.filter(|said| (stored_at..=stored_at.plus(longest_possible)).contains(said))
         .unwrap_or_else(|| stored_at.plus(longest))

@@ -75,6 +75,8 @@ struct Writer {
     queue_offsets: QueueOffsets,
     /// What failed appends left behind, to be made zero before the next one.
     unclean: Vec<(Arc<Segment>, Range<PhysicalOffset>)>,
+    /// When the last append was.
+    stored_at: Option<Timestamp>,
 }
 
 /// Drafts encoded before the lock is taken.
@@ -222,7 +224,10 @@ impl CommitLog {
         }
         // A copy: it stays what was verified, whatever becomes of the file.
         let record = Record::parse(&segment.read(position, bytes, Bytes::copy_from_slice)?).ok();
-        Ok(record.filter(|record| record.view().physical_offset() == position && record.view().body_is_sound()))
+        Ok(record.filter(|record| {
+            let view = record.view();
+            view.physical_offset() == position && (view.body_is_sound() || Mutation::RestoreUnverified.is_on())
+        }))
     }
 
     /// Appends records under one lock. With `together` all lie in one segment.
@@ -262,7 +267,9 @@ impl CommitLog {
         together: bool,
         attempt: &mut Attempt,
     ) -> Result<Vec<Appended>, AppendError> {
-        let stored_at = self.clock.now();
+        let now = self.clock.now();
+        let stored_at = if Mutation::StoreTimeOutsideLock.is_on() { writer.stored_at.unwrap_or(now) } else { now };
+        writer.stored_at = Some(now);
         let total = encoded.bytes.len() as u64;
         if together && total + BLANK_BYTES_MIN as u64 > self.segment_bytes {
             return Err(AppendError::BatchTooLarge { found: total, max: self.segment_bytes - BLANK_BYTES_MIN as u64 });

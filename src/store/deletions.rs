@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::StateFile;
-use crate::model::PhysicalOffset;
+use crate::{model::PhysicalOffset, mutation::Mutation};
 
 /// Name of the file.
 pub(super) const DELETIONS_FILE: &str = "deletedTopics.json";
@@ -57,7 +57,7 @@ impl Deletions {
 
     /// Whether a record of a topic at a position is deleted.
     pub(super) fn covers(&self, topic: &str, position: PhysicalOffset) -> bool {
-        self.position(topic).is_some_and(|deleted| position < deleted)
+        self.position(topic).is_some_and(|deleted| position < deleted) && !Mutation::DeletedTopicDispatched.is_on()
     }
 
     /// All of them.

@@ -13,7 +13,7 @@ use latermq::{
 pub(crate) type Id = u64;
 
 /// All messages ever sent.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Ledger {
     pub(crate) messages: BTreeMap<Id, Message>,
     /// What a consumer gave back: the number of the first message, and how often it was given back.
@@ -47,7 +47,9 @@ pub(crate) struct Message {
     pub(crate) may_be_parked: bool,
     /// It was not durable when the power went, and nobody had promised that it was.
     pub(crate) excused: bool,
-    /// Anything may become of it: its bytes were damaged, or its topic was being deleted when it may not have been read yet.
+    /// Its bytes were damaged while it waited: it may be lost or parked, and that is reported.
+    pub(crate) damaged: bool,
+    /// Anything may become of it: its topic was being deleted when it may not have been read yet.
     pub(crate) exempt: bool,
 }
 
@@ -68,6 +70,7 @@ impl Message {
             unordered: false,
             may_be_parked: false,
             excused: false,
+            damaged: false,
             exempt: false,
         }
     }

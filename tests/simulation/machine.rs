@@ -14,7 +14,7 @@ use latermq::{
     model::{PhysicalOffset, QueueId, Timestamp},
     protocol::Command,
     remoting::{Connection, Handler, Responder},
-    store::{FlushPolicy, MessageStore, StoreError, StoreOptions},
+    store::{FigureValue, FlushPolicy, MessageStore, StoreError, StoreOptions},
 };
 
 /// When the simulated world begins.
@@ -22,7 +22,7 @@ const BEGIN: Timestamp = Timestamp(1_700_000_000_000);
 /// Largest body.
 pub(crate) const BODY_BYTES_MAX: usize = 8_000;
 /// Length of a segment: as short as the store allows, so that it is often full.
-const SEGMENT_BYTES: u64 = 73_728;
+pub(crate) const SEGMENT_BYTES: u64 = 73_728;
 /// Queues of each real topic.
 pub(crate) const QUEUES: u32 = 2;
 
@@ -93,6 +93,15 @@ impl Process {
     pub(crate) fn send(&self, request: Command) {
         let responder = Responder::new(&self.client, &request);
         self.broker.handle(&self.client, request, responder);
+    }
+
+    /// A figure of the store.
+    pub(crate) fn figure(&self, name: &str) -> f64 {
+        let found = self.store.figures().into_iter().find(|figure| figure.name == name);
+        match found.map(|figure| figure.value) {
+            Some(FigureValue::Number(number)) => number,
+            other => panic!("figure {name}: {other:?}"),
+        }
     }
 
     /// The answers since the last call.

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `machine` | the simulated machine and the life of the process on it |
 //! | `clients` | what clients ask of the broker's handlers |
+//! | `faults` | what goes wrong |
 //! | `ledger` | what was sent and acknowledged |
 //! | `reader` | what readers saw, and what must hold at every moment |
 //! | `oracle` | the judgement at the end |
@@ -24,6 +25,7 @@
 #![allow(clippy::unwrap_used, reason = "a simulation fails by panicking")]
 
 mod clients;
+mod faults;
 mod ledger;
 mod machine;
 mod oracle;
@@ -58,6 +60,34 @@ fn nothing_is_lost_or_repeated_at_whatever_step_of_a_fixed_piece_of_work_the_mac
         }
         eprintln!("seed {seed}: the machine stopped at each of {} steps", step - 1);
     }
+}
+
+#[test]
+fn nothing_is_lost_or_repeated_at_whatever_step_of_a_recovery_the_machine_stops_again() {
+    let whole_scan = ["latermq.checkpoint", "latermq.checkpoint.bak"];
+    let mut cases = Vec::new();
+    for first in [61, 250] {
+        cases.push((first, End::PowerLoss(first), &[][..]));
+    }
+    cases.push((250, End::Kill, &whole_scan[..]));
+    cases.push((200, End::Kill, &["consumequeue", "index", "config"]));
+    let steps = runner::each(&cases, |&(first, first_end, lost)| {
+        let mut step = 0;
+        let mut reached = true;
+        while reached {
+            step += 1;
+            for end in [End::Kill, End::PowerLoss(step)] {
+                let what = format!(
+                    "{first_end:?} at step {first} without {lost:?}, then {end:?} at step {step} of the recovery"
+                );
+                reached = runner::told(&what, |history| {
+                    Simulation::new(0, history, false).run_recovery((first, first_end), lost, step, end)
+                });
+            }
+        }
+        Some(step - 1)
+    });
+    eprintln!("the recovery was stopped at each of {} steps", steps.iter().sum::<u64>());
 }
 
 #[test]

@@ -29,16 +29,17 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
     }
     for (id, message) in &ledger.messages {
         let is_promised = message.acknowledged && !message.excused || waiting.contains_key(id);
-        let must_arrive = is_promised && !message.exempt;
+        let must_arrive = is_promised && !message.exempt && !message.damaged;
         let is_parked = parked.contains(id);
         if must_arrive && !delivered.contains_key(id) && !(message.may_be_parked && is_parked) {
             return Err(format!("message {id} lost: {message:?}, waited as {:?}", waiting.get(id)));
         }
-        if is_parked && delivered.contains_key(id) && !message.exempt {
+        let arrived_sound = delivered.get(id).is_some_and(|arrived| !reader.is_damaged(arrived));
+        if is_parked && arrived_sound && !message.exempt && !message.damaged {
             return Err(format!("message {id} delivered, and parked: {message:?}"));
         }
         let (Some(waited), Some(arrived)) = (waiting.get(id), delivered.get(id)) else {
-            if message.level > 0 && delivered.contains_key(id) && !message.exempt {
+            if message.level > 0 && delivered.contains_key(id) && !message.exempt && !message.unordered {
                 return Err(format!("message {id} never waited: {message:?}"));
             }
             continue;
@@ -80,4 +81,17 @@ fn times_ascend(reader: &Reader) -> Result<(), String> {
         Some(pair) => Err(format!("store time falls from {:?} to {:?}", pair[0], pair[1])),
         None => Ok(()),
     }
+}
+
+/// What was damaged while it waited and is lost has left a marker.
+///
+/// # Errors
+/// One that has not: then the store must have reported the damage.
+pub(crate) fn all_reported(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
+    let seen: BTreeSet<Id> = reader.delivered().chain(reader.parked()).map(|(_, _, sighting)| sighting.id).collect();
+    let silent = ledger.messages.iter().find(|(id, message)| {
+        let is_promised = message.acknowledged && !message.excused && !message.exempt;
+        message.damaged && is_promised && !seen.contains(id)
+    });
+    silent.map_or(Ok(()), |(id, message)| Err(format!("message {id} is lost without a report: {message:?}")))
 }

@@ -37,7 +37,7 @@ pub(crate) struct Sighting {
 }
 
 /// All readers together.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Reader {
     /// What was seen in each queue, from offset 0 on; nothing where a record was damaged.
     pub(crate) queues: BTreeMap<Queue, Vec<Option<Sighting>>>,
@@ -84,7 +84,11 @@ impl Reader {
             let max = range.max.0;
             // A rebuild of a queue does not bring back damaged records; at its end their offsets are given again.
             let is_gone = |sighting: &Option<Sighting>| sighting.as_ref().is_none_or(|seen| is_hit(&self.hits, seen));
-            while max < seen.len() as u64 && seen.pop_if(|sighting| is_gone(sighting)).is_some() {}
+            while max < seen.len() as u64
+                && let Some(last) = seen.pop_if(|sighting| is_gone(sighting))
+            {
+                self.past.extend(last.map(|last| (queue.clone(), seen.len() as u64, last)));
+            }
             let is_other = |seen: &[Option<Sighting>]| max < seen.len() as u64 || !is_same(store, queue, range, seen);
             let all_deleted = seen.iter().flatten().all(|seen| seen.position < first);
             let is_begun_anew = self.unsure.contains(&queue.0) && is_other(seen)
@@ -157,6 +161,20 @@ impl Reader {
         let seen = self.queues.remove(queue).unwrap_or_default();
         let seen = (0..).zip(seen).filter_map(|(at, sighting)| Some((queue.clone(), at, sighting?)));
         self.past.extend(seen);
+    }
+
+    /// Bytes of the log were damaged. Gives the messages that have a record there, each with whether it is one that waits.
+    pub(crate) fn damaged(&mut self, range: Range<u64>) -> Vec<(Id, bool)> {
+        let hit = [range.clone()];
+        let sightings = self.all().filter(|(_, _, sighting)| is_hit(&hit, sighting));
+        let found = sightings.map(|(queue, _, sighting)| (sighting.id, queue.0 == SCHEDULE_TOPIC)).collect();
+        self.hits.push(range);
+        found
+    }
+
+    /// Where the records begin that were seen.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = u64> {
+        self.all().map(|(_, _, sighting)| sighting.position.0)
     }
 
     /// Whether a record lies where bytes were damaged.
@@ -256,7 +274,13 @@ impl Reader {
                 panic!("{queue:?} {at} comes from nothing that waits: {sighting:?}")
             };
             sighting.id = waits.id;
-            if is_hit(&self.hits, waits) || queue.0 == PARKING_TOPIC {
+            if queue.0 == PARKING_TOPIC {
+                return Some(sighting);
+            }
+            if is_hit(&self.hits, waits) {
+                // Only the body has a checksum.
+                let body = ledger.message(sighting.id).body();
+                assert!(view.body() == &body[..], "message {} was restored with a damaged body", sighting.id);
                 return Some(sighting);
             }
         }

@@ -2,23 +2,24 @@
 
 use std::{
     collections::BTreeMap,
-    io::ErrorKind,
-    path::Path,
+    ops::Range,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
 use latermq::{
-    delay::{DelayLevel, LevelTable, READ_PATIENCE},
-    env::{Clock, Directory, Operation},
+    delay::{DelayLevel, LevelTable},
+    env::{Clock, Directory},
     model::{Properties, Timestamp},
     protocol::Command,
-    store::{AppendError, FlushPolicy, StoreError},
+    store::{AppendError, FlushPolicy, SettingChange, StoreError},
 };
 
 use crate::{
     clients::{Offsets, Pending},
+    faults::Backup,
     ledger::{Id, Ledger, Message},
     machine::{BODY_BYTES_MAX, End, Machine, QUEUES, Settings, mix},
     oracle,
@@ -36,17 +37,6 @@ const TABLES: [&str; 5] = [
     "1h 1m 1s 1s 1s",
     "5s 1s 1h 30s 2m 10m 1d 2d 3s",
 ];
-/// Files that are lost together between two processes.
-const DERIVED: [&str; 4] =
-    ["index", "config/delayOffset.json", "config/delayOffset.json config/delayOffset.json.bak", "config"];
-/// The same, but these say how far the log was durable: without them what a power loss tore cannot be told from damage.
-const CHECKPOINTS: [&str; 5] = [
-    "checkpoint",
-    "abort",
-    "latermq.checkpoint",
-    "latermq.checkpoint latermq.checkpoint.bak",
-    "latermq.checkpoint latermq.checkpoint.bak checkpoint",
-];
 /// Actions of a simulation.
 const ACTIONS: u32 = 250;
 
@@ -59,15 +49,15 @@ pub(crate) struct Simulation {
     history: History,
     verbose: bool,
     /// What becomes of the machine when it stops at a planned step.
-    planned_end: Option<End>,
+    pub(crate) planned_end: Option<End>,
     /// The power went, and no process has recovered since.
-    power_lost: bool,
+    pub(crate) power_lost: bool,
     /// A checkpoint was removed, and no process has recovered since.
-    checkpoint_lost: bool,
+    pub(crate) checkpoint_lost: bool,
     /// Whether operations on the disk fail now and then.
     pub(crate) faulty: bool,
     /// Whether the disk is full.
-    full: bool,
+    pub(crate) full: bool,
     /// Answers of syncs to those who wait.
     answers: Arc<Mutex<Vec<(Id, bool)>>>,
     last_store_time: Timestamp,
@@ -82,6 +72,15 @@ pub(crate) struct Simulation {
     pub(crate) offsets_saved_at: Duration,
     /// Their file was removed: they may be older, or gone.
     pub(crate) offsets_lost: bool,
+    /// The index lost a file: not all is found any more.
+    pub(crate) index_lost: bool,
+    /// Pages that the disk cannot read any more.
+    pub(crate) unreadable: Vec<(PathBuf, Range<u64>)>,
+    /// Reads of the log fail: what cannot be read for long enough is parked.
+    pub(crate) reads_fail: bool,
+    /// The store reported damage.
+    damage_reported: bool,
+    pub(crate) backup: Option<Backup>,
 }
 
 impl Simulation {
@@ -110,6 +109,11 @@ impl Simulation {
             offsets: Offsets::new(),
             offsets_saved_at: Duration::ZERO,
             offsets_lost: false,
+            index_lost: false,
+            unreadable: Vec::new(),
+            reads_fail: false,
+            damage_reported: false,
+            backup: None,
         }
     }
 
@@ -131,6 +135,42 @@ impl Simulation {
     pub(crate) fn run_fixed(mut self, step: u64, end: End) -> bool {
         self.machine.directory.crash_at(step);
         self.planned_end = Some(end);
+        self.work_fixed();
+        let reached = self.machine.directory.has_stopped();
+        self.collect_answers();
+        self.after_quietly(end);
+        self.judge_fixed();
+        reached
+    }
+
+    /// As [`Simulation::run_fixed`], but then some files are lost, and the machine stops again at a step of the recovery. Says whether that was
+    /// reached.
+    pub(crate) fn run_recovery(mut self, first: (u64, End), lost: &[&str], step: u64, end: End) -> bool {
+        self.machine.directory.crash_at(first.0);
+        self.planned_end = Some(first.1);
+        self.work_fixed();
+        self.collect_answers();
+        self.cease(first.1);
+        lost.iter().for_each(|file| self.machine.directory.remove(Path::new(file)).unwrap());
+        self.offsets_lost = true;
+        self.machine.directory.crash_at(step);
+        let started = self.machine.start();
+        let reached = self.machine.directory.has_stopped();
+        assert!(reached || started.is_ok(), "{started:?}");
+        self.collect_answers();
+        self.after_quietly(end);
+        self.judge_fixed();
+        reached
+    }
+
+    fn judge_fixed(&mut self) {
+        self.drain();
+        if let Err(wrong) = oracle::judge(&self.ledger, &self.reader) {
+            panic!("{wrong}");
+        }
+    }
+
+    fn work_fixed(&mut self) {
         let started = self.machine.start().is_ok();
         for round in 0..4 {
             if !started || self.machine.must_end() {
@@ -157,14 +197,6 @@ impl Simulation {
                 }
             }
         }
-        let reached = self.machine.directory.has_stopped();
-        self.collect_answers();
-        self.after_quietly(end);
-        self.drain();
-        if let Err(wrong) = oracle::judge(&self.ledger, &self.reader) {
-            panic!("{wrong}");
-        }
-        reached
     }
 
     pub(crate) fn say(&mut self, what: &str) {
@@ -178,7 +210,10 @@ impl Simulation {
 
     fn act(&mut self) {
         match self.rng.u32(..100) {
-            93 => self.jump_and_lose_power(),
+            90 => self.jump_and_lose_power(),
+            91 => self.damage(),
+            92 => self.segment_unreadable(),
+            93 => self.back_up(),
             94 => self.delete_topic(),
             95 => self.delete_and_lose_power(),
             96 => self.reads_fail_at_dispatch(),
@@ -189,7 +224,7 @@ impl Simulation {
         }
     }
 
-    fn act_without_faults(&mut self) {
+    pub(crate) fn act_without_faults(&mut self) {
         match self.rng.u32(..100) {
             0..21 => self.send(),
             21..24 => self.send_batch(),
@@ -212,6 +247,7 @@ impl Simulation {
                 self.end(end);
             }
             95 => self.stop_cleanly(),
+            96 => self.change_levels(),
             _ => self.work(),
         }
     }
@@ -247,7 +283,7 @@ impl Simulation {
     }
 
     /// Some messages of more than a page.
-    fn send_large(&mut self) {
+    pub(crate) fn send_large(&mut self) {
         for _ in 0..3 {
             let level = self.rng.u32(..3);
             let mut message = self.draw_message(level);
@@ -256,7 +292,7 @@ impl Simulation {
         }
     }
 
-    fn send_one(&mut self, level: u32) {
+    pub(crate) fn send_one(&mut self, level: u32) {
         let message = self.draw_message(level);
         self.send_message(message);
     }
@@ -341,24 +377,25 @@ impl Simulation {
         assert!(synced.is_ok() || self.may_fail(), "{synced:?}");
     }
 
-    fn dispatch(&mut self) {
+    pub(crate) fn dispatch(&mut self) {
         let bytes_max = if self.rng.bool() { u64::MAX } else { self.rng.u64(1..20_000) };
         let more = self.machine.process().store.dispatch_once(bytes_max);
         self.say(&format!("dispatch {bytes_max}: more {more}"));
     }
 
-    fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         for _ in 0..self.rng.u32(1..4) {
             let process = self.machine.process();
             let tick = process.scheduler.tick(process.store.now());
             self.say(&format!("tick: {tick:?}"));
-            let may_be_parked = self.ledger.messages.values().any(|message| message.may_be_parked || message.exempt);
-            assert!(tick.parked == 0 || may_be_parked, "a message was parked");
+            let may_be_parked =
+                self.ledger.messages.values().any(|message| message.may_be_parked || message.exempt || message.damaged);
+            assert!(tick.parked == 0 || may_be_parked || self.reads_fail, "a message was parked");
         }
     }
 
     /// What the threads of an idle broker do.
-    fn work(&mut self) {
+    pub(crate) fn work(&mut self) {
         self.sync();
         while !self.machine.must_end() && self.machine.process().store.dispatch_once(u64::MAX) {}
         self.follow_clock();
@@ -378,7 +415,7 @@ impl Simulation {
         assert!(done.is_ok() || self.may_fail(), "{done:?}");
     }
 
-    fn retain(&mut self) {
+    pub(crate) fn retain(&mut self) {
         if self.faulty {
             // Readers do not read while the disk fails, and must not miss what is deleted.
             return;
@@ -393,122 +430,6 @@ impl Simulation {
     /// Whether an operation may fail now.
     pub(crate) fn may_fail(&self) -> bool {
         self.machine.must_end() || self.faulty || self.full
-    }
-
-    fn plan_fault(&mut self) {
-        let operations = [
-            Operation::Read,
-            Operation::Write,
-            Operation::Sync,
-            Operation::Create,
-            Operation::Rename,
-            Operation::Remove,
-        ];
-        let operation = *self.rng.choice(&operations).unwrap();
-        let folder = *self.rng.choice(&["", "commitlog", "consumequeue", "index", "config"]).unwrap();
-        let (after, times) = (self.rng.u64(..6), self.rng.u64(1..4));
-        self.machine.directory.fail_under(Path::new(folder), operation, after, ErrorKind::Other, times);
-        self.faulty = true;
-        let began = self.machine.elapsed;
-        self.say(&format!("{operation:?} under {folder:?} fails {times} times after {after}"));
-        for _ in 0..self.rng.u32(1..12) {
-            self.act_without_faults();
-            self.settle();
-            if !self.faulty {
-                break;
-            }
-        }
-        if operation == Operation::Read && self.machine.elapsed - began >= READ_PATIENCE {
-            // A waiting message that cannot be read for so long is set aside, and the others of its level go on.
-            self.ledger.forget_order();
-        }
-        if !self.faulty {
-            return;
-        }
-        self.heal();
-        self.settle();
-    }
-
-    /// What fell due is restored and read, old segments go, and then the power: what was not synced must not be missed.
-    fn delete_and_lose_power(&mut self) {
-        self.machine.advance(Duration::from_secs(self.rng.u64(7_200..10_000)));
-        for _ in 0..4 {
-            self.tick();
-        }
-        while !self.machine.must_end() && self.machine.process().store.dispatch_once(u64::MAX) {}
-        self.settle();
-        self.retain();
-        let end = End::PowerLoss(self.rng.u64(..));
-        self.end(end);
-    }
-
-    /// Queues cannot be read while restored records are dispatched.
-    fn reads_fail_at_dispatch(&mut self) {
-        let end = self.draw_end();
-        self.end(end);
-        self.machine.advance(Duration::from_secs(self.rng.u64(1..20)));
-        for _ in 0..3 {
-            self.tick();
-        }
-        self.sync();
-        self.collect_answers();
-        if !self.machine.must_end() {
-            let (after, times) = (self.rng.u64(..3), self.rng.u64(1..4));
-            let directory = &self.machine.directory;
-            directory.fail_under(Path::new("consumequeue"), Operation::Read, after, ErrorKind::Other, times);
-            self.faulty = true;
-            self.dispatch();
-            self.heal();
-        }
-    }
-
-    /// The log cannot be synced; the next process goes on with what the last one left in memory, until the power goes.
-    fn sync_fails(&mut self) {
-        self.faulty = true;
-        self.machine.directory.fail_under(Path::new("commitlog"), Operation::Sync, 0, ErrorKind::Other, 1);
-        self.say("a sync of the log fails");
-        self.send_large();
-        self.sync();
-        self.collect_answers();
-        self.cease(End::Kill);
-        self.restart();
-        self.work();
-        self.settle();
-        self.send_large();
-        self.work();
-        self.settle();
-        let end = End::PowerLoss(self.rng.u64(..));
-        self.end(end);
-    }
-
-    fn fill_disk(&mut self) {
-        let Ok(space) = self.machine.directory.space() else { return };
-        self.machine.directory.set_capacity(space.total - space.free + self.rng.u64(..100_000));
-        self.full = true;
-        self.say("the disk is nearly full");
-        for _ in 0..self.rng.u32(1..12) {
-            self.act_without_faults();
-            self.settle();
-        }
-        self.heal();
-        self.settle();
-    }
-
-    /// The disk works again, and has room.
-    fn heal(&mut self) {
-        self.machine.directory.heal();
-        self.machine.directory.set_capacity(1 << 40);
-        (self.faulty, self.full) = (false, false);
-        self.say("the disk is well");
-        if !self.machine.must_end() {
-            // What is tried again now and then.
-            self.machine.process().store.dispatch_once(u64::MAX);
-            self.settle();
-        }
-        if !self.machine.must_end() {
-            let retained = self.machine.process().store.retain_once();
-            self.say(&format!("retain: {}", outcome(&retained)));
-        }
     }
 
     // Time.
@@ -549,9 +470,22 @@ impl Simulation {
         }
     }
 
+    /// The table of levels changes while the process runs.
+    fn change_levels(&mut self) {
+        let table = *self.rng.choice(&TABLES).unwrap();
+        let is_legal = self.rng.u32(..4) != 0;
+        let value = if is_legal { table.to_owned() } else { format!("{table} 0s") };
+        let changed = self.machine.process().store.change_setting("messageDelayLevel", &value);
+        self.say(&format!("levels {value:?}: {changed:?}"));
+        assert_eq!(changed == SettingChange::Accepted, is_legal, "{value:?}: {changed:?}");
+        if is_legal {
+            self.machine.settings.levels = table.parse().unwrap();
+        }
+    }
+
     // Ends.
 
-    fn draw_end(&mut self) -> End {
+    pub(crate) fn draw_end(&mut self) -> End {
         if self.checkpoint_lost || self.rng.bool() { End::Kill } else { End::PowerLoss(self.rng.u64(..)) }
     }
 
@@ -586,7 +520,7 @@ impl Simulation {
     }
 
     /// Ends the process, and starts the next one.
-    fn end(&mut self, end: End) {
+    pub(crate) fn end(&mut self, end: End) {
         self.collect_answers();
         self.after(end);
     }
@@ -596,6 +530,12 @@ impl Simulation {
         self.restart();
     }
 
+    /// Ends the process, and leaves the machine without one.
+    pub(crate) fn end_without_restart(&mut self, end: End) {
+        self.collect_answers();
+        self.cease(end);
+    }
+
     /// As [`Simulation::after`], but nothing else happens before the next process runs.
     fn after_quietly(&mut self, end: End) {
         self.cease(end);
@@ -603,7 +543,7 @@ impl Simulation {
         self.check_offsets();
     }
 
-    fn cease(&mut self, end: End) {
+    pub(crate) fn cease(&mut self, end: End) {
         self.planned_end = None;
         self.faulty = false;
         self.say(&format!("{end:?}"));
@@ -622,27 +562,8 @@ impl Simulation {
         }
     }
 
-    /// Removes files that can be made again from the log.
-    fn lose_derived(&mut self) {
-        let is_checkpoint = !self.power_lost && self.rng.bool();
-        let lost = *self.rng.choice(if is_checkpoint { &CHECKPOINTS[..] } else { &DERIVED[..] }).unwrap();
-        self.checkpoint_lost |= is_checkpoint;
-        self.machine.clock_lost |= lost.contains(".bak checkpoint") || lost.ends_with("checkpoint.bak");
-        self.say(&format!("{lost} is lost"));
-        self.offsets_lost |= lost.contains("consumerOffset") || lost == "config";
-        if lost == "config" {
-            self.reader.deletions_lost();
-        }
-        for path in lost.split(' ').map(Path::new) {
-            let folder = path.parent().unwrap_or(Path::new(""));
-            self.machine.directory.remove(path).unwrap();
-            // The folder may be gone itself.
-            let _ = self.machine.directory.sync_folder(folder);
-        }
-    }
-
     /// Starts a process, however often that is interrupted.
-    fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         if !self.faulty && self.planned_end.is_none() && self.rng.u32(..12) == 0 {
             self.lose_derived();
         }
@@ -661,6 +582,10 @@ impl Simulation {
         let started = self.machine.start();
         self.say(&format!("start {:?}: {}", self.machine.settings, outcome(&started)));
         if let Err(error) = started {
+            if !self.may_fail() && self.give_up_unreadable() {
+                let end = self.planned_end.take().unwrap_or(End::Kill);
+                return self.after(end);
+            }
             assert!(self.may_fail(), "the store does not open: {error:?}");
             if self.full {
                 self.machine.directory.set_capacity(1 << 40);
@@ -689,6 +614,7 @@ impl Simulation {
             return;
         }
         self.machine.note_durable();
+        self.damage_reported |= self.machine.process().figure("damagedBytes") > 0.0;
         let store = &self.machine.process().store;
         let (first, written) = store.log_range();
         assert!(first <= store.durable() && store.durable() <= written, "{first} {} {written}", store.durable());
@@ -719,13 +645,13 @@ impl Simulation {
                 self.end(End::Kill);
             }
         }
-        for _ in 0..400 {
+        for _ in 0..4_000 {
             self.sync();
             while self.machine.process().store.dispatch_once(u64::MAX) {}
-            self.settle();
             let process = self.machine.process().clone();
             let tick = process.scheduler.tick(process.store.now());
             if tick.restored + tick.parked > 0 {
+                self.settle();
                 continue;
             }
             match tick.next_deadline {
@@ -733,11 +659,15 @@ impl Simulation {
                 Some(next) => self.machine.advance(next.since(process.store.now()) + Duration::from_millis(1)),
             }
         }
+        self.settle();
         self.machine.advance(Duration::from_secs(30 * 86_400));
         self.work();
         self.work();
         self.settle();
         self.reader.read_again(&self.machine, &self.ledger);
+        if let Err(silent) = oracle::all_reported(&self.ledger, &self.reader) {
+            assert!(self.damage_reported, "{silent}");
+        }
         let last = self.machine.process().store.now();
         assert!(last >= self.last_store_time);
     }
@@ -751,7 +681,7 @@ fn levels(rng: &mut fastrand::Rng) -> LevelTable {
     rng.choice(TABLES).unwrap().parse().expect("a table of levels")
 }
 
-fn outcome<T, E: std::fmt::Debug>(result: &Result<T, E>) -> String {
+pub(crate) fn outcome<T, E: std::fmt::Debug>(result: &Result<T, E>) -> String {
     match result {
         Ok(_) => "done".into(),
         Err(error) => format!("{error:?}"),

@@ -17,7 +17,7 @@
 //! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     path::Path,
     process,
@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     env::{Allocation, Soundness},
-    model::{PhysicalOffset, QueueId, QueueOffset, Timestamp},
+    model::{PhysicalOffset, QueueId, Timestamp, Topic},
     mutation::Mutation,
     record::{RecordView, layout::BLANK_BYTES_MIN},
 };
@@ -459,7 +459,8 @@ fn scan(
     let newest = newest_with_records(store, segments)?;
     let mut end = from;
     let mut records = 0;
-    let mut next_offsets = NextOffsets::default();
+    let mut next_offsets =
+        NextOffsets { next: HashMap::new(), has_gaps: !matches!(floor, DurableFloor::Position { .. }) };
     'segments: for segment in segments.iter().filter(|segment| segment.end() > from) {
         let is_newest = newest.is_none_or(|newest| segment.base >= newest);
         let start = from.max(segment.base);
@@ -480,9 +481,10 @@ fn scan(
             while at < left && !torn && round.len() < ROUND_RECORDS_MAX && window.has(at + WINDOW_BYTES / 2) {
                 let position = start.plus(at as u64);
                 let found = match look(&bytes[at..], position, segment.end().since(position), true) {
-                    // What we wrote behind our checkpoint counts on without a gap, or begins anew.
+                    // What we wrote behind our checkpoint counts on without a gap, or begins anew. Without one, nothing is cut for this.
                     Found::Record(record)
-                        if matches!(floor, DurableFloor::Position { .. }) && !next_offsets.take(store, record) =>
+                        if (matches!(floor, DurableFloor::Position { .. }) || !is_newest)
+                            && !next_offsets.take(store, record) =>
                     {
                         Found::Bad
                     }
@@ -565,34 +567,46 @@ fn scan(
     Ok(Scanned { end, last, records })
 }
 
-/// The queue offsets that records behind the checkpoint must have.
-#[derive(Default)]
+/// The queue offsets that records must have. No checksum covers that field, and a wrong one would harm the entries of sound records.
 struct NextOffsets {
-    next: QueueOffsets,
-    /// Records were lost on the way: offsets may be missing.
+    next: HashMap<(Topic, QueueId), Expected>,
+    /// Offsets may be missing: records were lost on the way, or nothing is known of the log.
     has_gaps: bool,
 }
 
+/// What the next record of a queue must have.
+struct Expected {
+    next: u64,
+    /// What it was before the last record, if that left offsets out: it may itself be the one that is wrong.
+    before_gap: Option<u64>,
+}
+
 impl NextOffsets {
-    /// Whether a record has the next offset of its queue, or the first of all. No checksum covers that field. Of a queue without entries nothing is
-    /// known: it may be what is left of a deleted topic.
+    /// Whether a record has the next offset of its queue, or the first of all. Of a queue without entries nothing is known: it may be what is
+    /// left of a deleted topic.
     fn take(&mut self, store: &MessageStore, record: RecordView<'_>) -> bool {
         let (topic, position) = (record.topic(), record.physical_offset());
         // What a deleted topic held says nothing of the queues that came after it.
         if !record.sys_flag().is_queued() || store.dispatcher.deletions.covers(topic, position) {
             return true;
         }
-        let (queue_id, found) = (record.queue_id(), record.queue_offset());
-        let follows = |next: u64| found.0 == next || found == QueueOffset::ZERO || (self.has_gaps && found.0 > next);
-        if let Some(next) = self.next.get_mut(topic).and_then(|queues| queues.get_mut(&queue_id)) {
-            let is_next = follows(*next);
-            *next = if is_next { found.0 + 1 } else { *next };
-            return is_next;
-        }
-        let before = store.dispatcher.queues.get(topic, queue_id).and_then(|queue| queue.end());
-        let is_next = before.is_none_or(|next| follows(next.0));
+        let (queue_id, found) = (record.queue_id(), record.queue_offset().0);
+        let key = (Topic::from(topic), queue_id);
+        let is_first = !self.next.contains_key(&key);
+        let expected = self.next.entry(key).or_insert_with(|| {
+            let end = store.dispatcher.queues.get(topic, queue_id).and_then(|queue| queue.end());
+            end.map_or(Expected { next: found, before_gap: Some(0) }, |end| Expected { next: end.0, before_gap: None })
+        });
+        let is_gap = self.has_gaps && found > expected.next;
+        let is_next = found == expected.next
+            || found == 0
+            || is_gap
+            || expected.before_gap.is_some_and(|before| (before..expected.next).contains(&found));
         if is_next {
-            self.next.entry(topic.into()).or_default().insert(queue_id, found.0 + 1);
+            // What was in doubt is not any more once another record follows it.
+            let stays = is_first || is_gap;
+            let before_gap = if is_gap { Some(expected.next) } else { expected.before_gap };
+            *expected = Expected { next: found + 1, before_gap: before_gap.filter(|_| stays) };
         }
         is_next
     }

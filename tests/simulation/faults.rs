@@ -282,7 +282,7 @@ impl Simulation {
     }
 
     /// An operator gives up pages that cannot be read, so that the store opens.
-    pub(crate) fn give_up_unreadable(&mut self) -> bool {
+    pub(crate) fn give_up_unreadable(&mut self) {
         let pages = std::mem::take(&mut self.unreadable);
         for (path, page) in &pages {
             // It may have been deleted since.
@@ -292,7 +292,6 @@ impl Simulation {
             }
         }
         self.say(&format!("{} unreadable pages are given up", pages.len()));
-        !pages.is_empty()
     }
 
     // Lost files.

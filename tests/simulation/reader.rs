@@ -221,6 +221,12 @@ impl Reader {
                 return records;
             }
             let next = u64::try_from(pulled.next_offset).unwrap();
+            if next == at && self.is_entry_hit(store, queue, at) {
+                // Whoever pulls is held up by a page that cannot be read.
+                records.push(None);
+                at += 1;
+                continue;
+            }
             assert!(
                 at >= pulled.range.min.0 && next > at,
                 "a pull of {queue:?} at {at} of {:?}: {pulled:?}",
@@ -248,6 +254,12 @@ impl Reader {
             }
             assert!(found.is_empty(), "a pull of {queue:?} gave what is not in it: {found:?}");
         }
+    }
+
+    fn is_entry_hit(&self, store: &MessageStore, queue: &Queue, at: u64) -> bool {
+        let entries = store.queue_entries(&queue.0, QueueId(queue.1), QueueOffset(at), 1);
+        let is_hit = |range: Range<u64>| self.hits.iter().any(|hit| hit.start < range.end && hit.end > range.start);
+        entries.first().is_some_and(|entry| is_hit(entry.position.0..entry.end().0))
     }
 
     /// What must hold for each record by itself; nothing is known of a damaged one.

@@ -582,9 +582,11 @@ impl Simulation {
         let started = self.machine.start();
         self.say(&format!("start {:?}: {}", self.machine.settings, outcome(&started)));
         if let Err(error) = started {
-            if !self.may_fail() && self.give_up_unreadable() {
+            if !self.may_fail() && !self.unreadable.is_empty() {
                 let end = self.planned_end.take().unwrap_or(End::Kill);
-                return self.after(end);
+                self.cease(end);
+                self.give_up_unreadable();
+                return self.restart();
             }
             assert!(self.may_fail(), "the store does not open: {error:?}");
             if self.full {

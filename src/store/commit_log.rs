@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     env::{Allocation, EntryKind, Env, File},
-    model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Topic},
+    model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
     mutation::Mutation,
     record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
 };

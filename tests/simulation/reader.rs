@@ -82,12 +82,15 @@ impl Reader {
         for (queue, seen) in &mut self.queues {
             let range = store.queue_range(&queue.0, QueueId(queue.1)).unwrap_or_default();
             let max = range.max.0;
-            // A rebuild of a queue does not bring back damaged records; at its end their offsets are given again.
-            let is_gone = |sighting: &Option<Sighting>| sighting.as_ref().is_none_or(|seen| is_hit(&self.hits, seen));
-            while max < seen.len() as u64
-                && let Some(last) = seen.pop_if(|sighting| is_gone(sighting))
+            // A rebuild of a queue does not bring back damaged records; at its end their offsets are given again, perhaps at once.
+            let is_gone = |at: u64, sighting: &Option<Sighting>| {
+                sighting.as_ref().is_none_or(|seen| is_hit(&self.hits, seen))
+                    && is_given_again(store, queue, range, at, sighting.as_ref(), &self.hits)
+            };
+            while let Some(at) = (seen.len() as u64).checked_sub(1)
+                && let Some(last) = seen.pop_if(|sighting| is_gone(at, sighting))
             {
-                self.past.extend(last.map(|last| (queue.clone(), seen.len() as u64, last)));
+                self.past.extend(last.map(|last| (queue.clone(), at, last)));
             }
             let is_other = |seen: &[Option<Sighting>]| max < seen.len() as u64 || !is_same(store, queue, range, seen);
             let all_deleted = seen.iter().flatten().all(|seen| seen.position < first);
@@ -326,6 +329,26 @@ fn is_same(store: &MessageStore, queue: &Queue, range: QueueRange, seen: &[Optio
     let Some((at, before)) = both.filter_map(|(at, seen)| Some((at, seen.as_ref()?))).next() else { return true };
     let entries = store.queue_entries(&queue.0, QueueId(queue.1), QueueOffset(at), 1);
     entries.first().is_some_and(|entry| entry.position == before.position)
+}
+
+/// Whether the offset of a record that is damaged or was never seen belongs to no record any more, or to another one.
+fn is_given_again(
+    store: &MessageStore,
+    queue: &Queue,
+    range: QueueRange,
+    at: u64,
+    before: Option<&Sighting>,
+    hits: &[Range<u64>],
+) -> bool {
+    if at < range.min.0 || at >= range.max.0 {
+        return at >= range.max.0;
+    }
+    let entries = store.queue_entries(&queue.0, QueueId(queue.1), QueueOffset(at), 1);
+    let Some(entry) = entries.first().filter(|entry| !entry.is_blank()) else { return false };
+    match before {
+        Some(before) => entry.position != before.position,
+        None => !hits.iter().any(|hit| hit.start < entry.end().0 && hit.end > entry.position.0),
+    }
 }
 
 /// Whether a topic is one of the broker's own.

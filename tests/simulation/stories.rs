@@ -243,6 +243,38 @@ fn a_group_misses_nothing_that_comes_after_a_power_loss_took_what_it_had_read() 
     }
 }
 
+#[test]
+fn a_group_misses_nothing_that_takes_the_offset_of_a_record_that_was_damaged_at_the_end_of_a_lost_queue() {
+    let mut machine = running(FlushPolicy::Sync);
+    for topic in ["group", "orders"] {
+        let draft = MessageDraft { topic: topic.into(), ..draft(0) };
+        machine.process().store.append(draft).unwrap();
+    }
+    let queues = [("readQueueNums", "2"), ("writeQueueNums", "2"), ("perm", "6"), ("topicFilterType", "SINGLE_TAG")];
+    machine.process().send(Command::request(200).with_body(br#"{"groupName":"group"}"#.to_vec()));
+    machine.process().send(request(17, &[&queues[..], &[("defaultTopic", "TBW102")]].concat()));
+    let last = machine.process().store.append(draft(0)).unwrap();
+    machine.process().store.append(MessageDraft { topic: "bills".into(), ..draft(0) }).unwrap();
+    machine.work();
+    machine.process().send(request(15, &[("commitOffset", "2")]));
+    machine.process().broker.save();
+    machine.process().store.checkpoint_once().unwrap();
+
+    machine.end(End::Kill);
+    let segment = Path::new("commitlog/00000000000000000000");
+    machine.directory.damage(segment, last.position.0 + 90..last.position.0 + 91, 1).unwrap();
+    machine.directory.remove(Path::new("consumequeue")).unwrap();
+    machine.start().unwrap();
+    let next = machine.process().store.append(draft(0)).unwrap();
+    machine.work();
+
+    assert_eq!(next.queue_offset, QueueOffset(1));
+    machine.process().answers();
+    machine.process().send(request(14, &[("setZeroIfNotFound", "false")]));
+    let offset = machine.process().answers().pop().unwrap().ext.get("offset").map(str::to_owned);
+    assert_eq!(offset, Some("1".to_owned()));
+}
+
 /// A request about the offset of a group.
 fn request(code: i32, more: &[(&'static str, &'static str)]) -> Command {
     let fields = [("consumerGroup", "group"), ("topic", "orders"), ("queueId", "0")];

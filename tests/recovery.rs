@@ -263,6 +263,49 @@ fn damage_in_an_old_segment_above_the_checkpoint_costs_only_the_messages_it_touc
     }
 }
 
+/// Where the queue offset lies in a record.
+const QUEUE_OFFSET_AT: u64 = 20;
+
+#[test]
+fn a_damaged_queue_offset_in_an_old_segment_costs_only_its_message_though_our_checkpoint_is_lost() {
+    // Believed, it made its queue begin anew there, and the sound messages before it were gone.
+    let (machine, places) = four_segments();
+    for lost in [0, 1, 8, 21] {
+        let (position, end) = places[lost];
+        let was = lost as u64 / 2;
+        for wrong in (0..20).chain([21, 1 << 20, 1 << 40, u64::MAX]).filter(|wrong| *wrong != was) {
+            let damaged = machine.killed();
+            damaged.overwrite(&damaged.segment(0), position.0 + QUEUE_OFFSET_AT, &wrong.to_be_bytes());
+            damaged.forget_our_checkpoint();
+            if wrong == 0 {
+                // The mark of a queue that begins anew.
+                continue;
+            }
+            check_left(&damaged, &places, position.0..end.0, &format!("m{lost} said {wrong}"));
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_another_broker_began_anew_in_its_middle_loses_nothing_that_came_then() {
+    let (machine, places) = four_segments();
+    // Queue 1 goes on at 3 from its 12th message on.
+    for (n, (position, _)) in places.iter().enumerate().filter(|(n, _)| n % 2 == 1 && *n >= 23) {
+        let offset = 3 + (n as u64 - 23) / 2;
+        let number = position.0 / SEGMENT_BYTES;
+        let at = position.0 % SEGMENT_BYTES + QUEUE_OFFSET_AT;
+        machine.overwrite(&machine.segment(number), at, &offset.to_be_bytes());
+    }
+    machine.forget_our_checkpoint();
+
+    let store = machine.open();
+
+    let kept = (0..3).map(|n| format!("m{}", 2 * n + 1));
+    let new = (23..places.len()).step_by(2).map(|n| format!("m{n}"));
+    assert_eq!(names_of(&store, "orders", 1), kept.chain(new).collect::<Vec<_>>());
+    assert_eq!(figure(&store, "damagedBytes"), 0.0);
+}
+
 #[test]
 fn damage_is_reported_with_its_bytes() {
     let (machine, places) = four_segments();

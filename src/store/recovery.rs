@@ -14,7 +14,8 @@
 //! there: records are written one after the other, so that only the last write can be cut short. A bad record with a sound one behind it is
 //! damage then, also above the checkpoint.
 //!
-//! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0.
+//! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0. Without one that is so in all segments
+//! but the newest, unless the record behind it in its queue counts on from there.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -480,12 +481,14 @@ fn scan(
             let mut wants_all = false;
             while at < left && !torn && round.len() < ROUND_RECORDS_MAX && window.has(at + WINDOW_BYTES / 2) {
                 let position = start.plus(at as u64);
+                let mut doubted = None;
                 let found = match look(&bytes[at..], position, segment.end().since(position), true) {
                     // What we wrote behind our checkpoint counts on without a gap, or begins anew. Without one, nothing is cut for this.
                     Found::Record(record)
                         if (matches!(floor, DurableFloor::Position { .. }) || !is_newest)
                             && !next_offsets.take(store, record) =>
                     {
+                        doubted = Some(record).filter(|_| !matches!(floor, DurableFloor::Position { .. }));
                         Found::Bad
                     }
                     found => found,
@@ -513,6 +516,10 @@ fn scan(
                             // What is behind it matters.
                             wants_all = true;
                             break;
+                        } else if let Some(record) = doubted.filter(|record| goes_on(&bytes[at..], segment, *record)) {
+                            next_offsets.begin_anew(record);
+                            round.push(Located { position, record });
+                            at += record.total_bytes() as usize;
                         } else {
                             let sound_behind = next_sound(&bytes[at..], position);
                             match sound_behind.or((!is_newest).then_some(left - at)) {
@@ -610,6 +617,33 @@ impl NextOffsets {
         }
         is_next
     }
+
+    /// A queue begins anew with a record that has not the next offset.
+    fn begin_anew(&mut self, record: RecordView<'_>) {
+        let key = (Topic::from(record.topic()), record.queue_id());
+        self.next.insert(key, Expected { next: record.queue_offset().0 + 1, before_gap: None });
+    }
+}
+
+/// Whether the next record of the same queue in the same segment counts on from this one, with which `bytes` begin: then it is no damaged offset,
+/// but another broker began the queue anew here.
+fn goes_on(bytes: &[u8], segment: &Segment, record: RecordView<'_>) -> bool {
+    let mut at = record.total_bytes() as usize;
+    while at < bytes.len() {
+        let position = record.physical_offset().plus(at as u64);
+        match look(&bytes[at..], position, segment.end().since(position), true) {
+            Found::Record(next) if next.queue_id() == record.queue_id() && next.topic() == record.topic() => {
+                return next.queue_offset() == record.queue_offset().plus(1);
+            }
+            Found::Record(other) => at += other.total_bytes() as usize,
+            Found::SegmentEnd => return false,
+            Found::Bad => match next_sound(&bytes[at..], position) {
+                Some(skipped) => at += skipped,
+                None => return false,
+            },
+        }
+    }
+    false
 }
 
 /// The newest segment whose first bytes are a sound record.

@@ -72,7 +72,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Those that a simulation drawn from a seed notices. The others have tests of their own.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 28] = [
         Self::AnswerBeforeDurable,
         Self::ReadBeforeDurable,
         Self::TrustFailedSync,
@@ -95,7 +95,6 @@ impl Mutation {
         Self::ProgressFromCheckpoint,
         Self::OneCursorForTwoGenerations,
         Self::OriginForgotten,
-        Self::CursorNotTakenBack,
         Self::SecondEarly,
         Self::StoreTimeOutsideLock,
         Self::RestoreUnverified,

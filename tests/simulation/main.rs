@@ -38,7 +38,7 @@ use machine::End;
 use workload::Simulation;
 
 /// Seeds that every run of the tests tries.
-const SEEDS: u64 = 120;
+const SEEDS: u64 = 80;
 
 #[test]
 fn nothing_is_lost_early_repeated_or_out_of_order_whatever_happens() {

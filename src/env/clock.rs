@@ -16,6 +16,11 @@ pub trait Clock: Send + Sync {
     /// Time since the machine booted, suspended hours included. It never steps.
     fn since_boot(&self) -> Duration;
 
+    /// The wall clock, and what the boot-time clock showed when this millisecond of the wall clock began; rather a moment earlier than later.
+    fn both(&self) -> (Timestamp, Duration) {
+        (self.wall(), self.since_boot())
+    }
+
     /// Which boot [`Clock::since_boot`] counts from.
     fn boot_id(&self) -> BootId;
 

@@ -14,6 +14,9 @@ use crate::model::Timestamp;
 /// Where Linux says which boot this is.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 
+/// How often both clocks are read to get two values of one moment.
+const READINGS: u32 = 5;
+
 /// The machine's own clocks: `CLOCK_REALTIME`, and `CLOCK_BOOTTIME`, which also counts the hours the machine was suspended.
 #[derive(Debug, Clone)]
 pub struct SystemClock {
@@ -53,6 +56,26 @@ impl Clock for SystemClock {
     fn since_boot(&self) -> Duration {
         let time = clock_gettime(ClockId::Boottime);
         Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+
+    fn both(&self) -> (Timestamp, Duration) {
+        let read = |_| {
+            let before = self.since_boot();
+            let wall = SystemTime::now();
+            (self.since_boot().saturating_sub(before), before, wall)
+        };
+        // A pause between the two readings would look like a step of the wall clock.
+        let readings = (0..READINGS).map(read);
+        let Some((_, since_boot, wall)) = readings.min_by_key(|(pause, ..)| *pause) else {
+            return (self.wall(), self.since_boot());
+        };
+        match wall.duration_since(UNIX_EPOCH) {
+            Ok(after) => {
+                let fraction = Duration::from_nanos(u64::from(after.subsec_nanos() % 1_000_000));
+                (Timestamp(i64::try_from(after.as_millis()).unwrap_or(i64::MAX)), since_boot.saturating_sub(fraction))
+            }
+            Err(before) => (Timestamp(-i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX)), since_boot),
+        }
     }
 
     fn boot_id(&self) -> BootId {

@@ -199,7 +199,8 @@ impl State {
 impl StoreClock {
     /// A clock that begins at the wall clock.
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
-        let anchor = Anchor { store_time: clock.wall(), since_boot: clock.since_boot() };
+        let (store_time, since_boot) = clock.both();
+        let anchor = Anchor { store_time, since_boot };
         let state = State {
             anchor,
             jumps: ClockJumps::default(),
@@ -219,7 +220,7 @@ impl StoreClock {
 
     /// Goes on after what the last process left, as far as that can be said before the log is read.
     pub(super) fn begin(&self, saved: Option<&ClockState>) {
-        let (wall, since_boot) = (self.clock.wall(), self.clock.since_boot());
+        let (wall, since_boot) = self.clock.both();
         let boot_id = self.clock.boot_id();
         let mut state = self.state();
         state.jumps = saved.map_or_else(ClockJumps::default, |saved| saved.jumps.clone());
@@ -307,9 +308,7 @@ impl StoreClock {
 
     /// The jump that is due, if one is.
     pub(super) fn due_jump(&self) -> Option<DueJump> {
-        let wall = self.clock.wall();
-        // Read last: a pause between the two must not look like a step.
-        let since_boot = self.clock.since_boot();
+        let (wall, since_boot) = self.clock.both();
         let mut state = self.state();
         let ahead = state.at(since_boot).since(wall);
         if ahead > state.ahead + JUMP_MIN {
@@ -415,6 +414,20 @@ mod tests {
         let jump = clock.due_jump()?;
         clock.record(jump)?.follow();
         i64::try_from(jump.by.as_millis()).ok()
+    }
+
+    #[test]
+    fn store_time_is_never_behind_the_wall_clock_by_a_part_of_a_millisecond() {
+        for _ in 0..50 {
+            let system = Arc::new(crate::env::SystemClock::new());
+            let store_clock = StoreClock::new(system.clone());
+            store_clock.begin(None);
+            for _ in 0..200 {
+                let wall = system.wall();
+                assert!(store_clock.now() >= wall);
+            }
+            thread::sleep(Duration::from_micros(300));
+        }
     }
 
     fn plus(ms: i64) -> Timestamp {

@@ -98,8 +98,8 @@ fn taken_over(client: &Client) -> Broker {
     thread::sleep(SAVED);
     retrying.stop();
     thread::sleep(SAVED);
+    // A killed Apache may leave its `delayOffset.json` empty beside the `.bak`.
     apache.kill();
-    expect_sound(&broker);
 
     broker.start_again();
     let retrying = client.consume(&broker, json!({"group": "retriers", "topic": "tried"}));

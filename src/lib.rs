@@ -16,7 +16,7 @@
 //! | [`remoting`] | sockets: server, connection, client | what a request means |
 //! | [`broker`] | what a client may ask | delays: it only sees the store |
 //! | [`namesrv`] | route table and its requests | the store, the broker |
-//! | [`bench`] | a load generator for any RocketMQ broker | the broker |
+//! | [`mod@bench`] | a load generator for any RocketMQ broker | the broker |
 //! | [`config`] | `broker.conf`, checked, to the options of every layer | how the layers work |
 //! | [`cli`] | the subcommands; the one place where the parts are put together | |
 

@@ -2,7 +2,7 @@
 //!
 //! It shares nothing with the broker but the protocol, so that it loads latermq and Apache RocketMQ alike. One thread drives one connection
 //! with blocking calls: it writes as many requests as may be in flight, all in one call, and reads the answers as they come. Requests are made
-//! once, as [`template`]s, and changed in place; of an answer only what is needed is read. Latencies are counted in `hdrhistogram`s.
+//! once, as templates, and changed in place; of an answer only what is needed is read. Latencies are counted in `hdrhistogram`s.
 //!
 //! With a fixed rate the latency of a request counts from the moment at which it should have been sent, not from the one at which it could
 //! be: a broker that stands still is charged for all who would have come meanwhile (no coordinated omission).

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     process::{Child, Command, Output, Stdio},
     sync::mpsc::{Receiver, channel},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -266,6 +266,16 @@ fn parked_messages_are_listed_restored_once_and_known_afterwards() {
     let folder = TempDir::new().unwrap();
     let (mut broker, name_server) = Server::start_broker(folder.path(), &["-s", "messageDelayLevel=1s 2s"]);
     let run = |arguments: &[&str]| latermq(&[arguments, &["-n", &name_server]].concat());
+    let list_until = |wanted: &dyn Fn(&Output) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let listed = run(&["parked", "list", "-o", "json"]);
+            if wanted(&listed) {
+                return listed;
+            }
+            assert!(Instant::now() < until, "{}", stdout(&listed));
+        }
+    };
     let states = |output: &Output| {
         let found = json(output);
         let states = found.as_array().unwrap().iter().map(|parked| parked["state"].as_str().unwrap().to_owned());
@@ -277,8 +287,8 @@ fn parked_messages_are_listed_restored_once_and_known_afterwards() {
         assert_eq!(sent.status.code(), Some(0), "{}", stderr(&sent));
     }
     assert_eq!(run(&["topic", "delete", "orders"]).status.code(), Some(0));
-    let listed = (0..100).map(|_| run(&["parked", "list", "-o", "json"])).find(|listed| states(listed).len() == 2);
-    let listed = json(&listed.expect("both are parked after a second"));
+    let listed = list_until(&|listed| states(listed).len() == 2);
+    let listed = json(&listed);
     assert_eq!((&listed[0]["reason"], &listed[0]["topic"]), (&"topic deleted".into(), &"orders".into()));
     assert_eq!((&listed[0]["level"], &listed[1]["queueOffset"]), (&1.into(), &1.into()));
     let first = listed[0]["id"].as_str().unwrap();
@@ -298,8 +308,7 @@ fn parked_messages_are_listed_restored_once_and_known_afterwards() {
         stderr(&restored)
     );
     let is_known = |output: &Output| states(output) == ["restored before", "parked"];
-    let known = (0..100).map(|_| run(&["parked", "list", "-o", "json"])).find(is_known);
-    known.expect("the list says what was restored");
+    list_until(&is_known);
     let all = run(&["parked", "restore", "--topic", "orders", "-o", "json"]);
     assert_eq!((all.status.code(), states(&all)), (Some(0), vec!["restored before".to_owned(), "restored".to_owned()]));
     let consumed = run(&["consume", "orders", "-i", "2", "-o", "json"]);

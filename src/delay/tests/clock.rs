@@ -5,7 +5,6 @@ use std::{sync::atomic::AtomicI64, time::Instant};
 use super::*;
 use crate::{
     env::{BootId, Operation, SystemClock},
-    mutation::Mutation,
     store::{JUMPS_MAX, LARGE_JUMP_LASTS},
 };
 
@@ -402,7 +401,7 @@ fn the_thread_does_not_oversleep_what_is_stored_behind_a_jump() {
 #[cfg(debug_assertions)]
 #[test]
 fn without_the_jumps_somebody_would_be_early() {
-    Mutation::ClockJumpsForgotten.during(|| {
+    crate::mutation::Mutation::ClockJumpsForgotten.during(|| {
         let rig = Rig::new("10s");
         rig.send("orders", 1, "a");
         rig.clock.step_wall(HOUR_MS);

@@ -1,10 +1,11 @@
 //! What Apache RocketMQ delivered from a store of ours, or from its own before it became ours.
 //!
-//! The records that Apache restores carry no origin: they are the waiting records with the real topic and queue, nothing else differs. Behind
-//! what this broker wrote itself they are matched with what waits, by all fields that both have: level, real topic and queue, unique key, born
-//! time and host, reconsume times, flag, body checksum. Of several waiting records that are alike the first counts. Without a unique key
-//! nothing matches: that is left to `delayOffset.json`, which is believed for nothing else: a restored record that is not in the log was not
-//! delivered, whatever the file says.
+//! The records that Apache restores carry no origin: they are the waiting records with the real topic and queue, nothing else differs. They are
+//! matched with what waits, by all fields that both have: level, real topic and queue, unique key, born time and host, reconsume times, flag,
+//! body checksum. Of several waiting records that are alike the first counts. Wherever in the log they lie, for a store may have changed hands
+//! more than once; this broker itself stores nothing that looks like them, whatever producers send. Without a unique key nothing matches: that
+//! is left to `delayOffset.json`, which is believed for nothing else: a restored record that is not in the log was not delivered, whatever the
+//! file says.
 //!
 //! The store time of the restored record does not count: Apache delivers by the table it runs with, so that what was stored under another one may have come
 //! early.

@@ -52,8 +52,6 @@ pub struct LevelAudit {
     jumps: ClockJumps,
     /// Whether the file counts where nothing better is known.
     believes_file: bool,
-    /// Whether what is read now may be Apache RocketMQ's.
-    is_behind_ours: bool,
     matching: Matching,
     without_key: WithoutKey,
     /// Entries as they should be.
@@ -113,7 +111,6 @@ impl LevelAudit {
             file,
             jumps,
             believes_file: true,
-            is_behind_ours: true,
             matching: Matching::default(),
             without_key: WithoutKey::new(),
             corrected: HashMap::new(),
@@ -512,7 +509,6 @@ impl AuditPart for LevelAudit {
 
     fn begin(&mut self, has_checkpoint: bool) {
         self.has_checkpoint = has_checkpoint;
-        self.is_behind_ours = !has_checkpoint;
     }
 
     fn tag_code(&self, record: &RecordView<'_>) -> Option<TagCode> {
@@ -533,14 +529,13 @@ impl AuditPart for LevelAudit {
             }
         } else if audited.record.prepared_offset() > 0 {
             self.restored(audited, queues, findings);
-        } else if self.is_behind_ours && may_be_restored(audited.record) {
+        } else if may_be_restored(audited.record) {
             self.restored_by_apache(audited.record);
         }
     }
 
     fn checkpoint(&mut self, state: Option<&[u8]>, findings: &mut Findings) {
         let place = "latermq.checkpoint";
-        self.is_behind_ours = true;
         let Some(said) = state.and_then(Progress::from_state) else {
             findings.note("delay", place, "holds no progress of the delay levels; the next start reads the whole log");
             return;

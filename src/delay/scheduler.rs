@@ -304,7 +304,7 @@ impl Scheduler {
 
     /// A record that Apache RocketMQ may have restored.
     fn restored_by_apache(&self, dispatched: &Dispatched<'_>) {
-        let Some(store) = self.store().filter(|store| dispatched.position >= store.ours_to()) else { return };
+        let Some(store) = self.store() else { return };
         let waiting = {
             let state = self.state();
             let waiting = state
@@ -421,6 +421,10 @@ impl Scheduler {
     /// A record whose field may be an origin. It counts only if it names an entry that waits.
     fn restored(&self, dispatched: &Dispatched<'_>) {
         let Some(origin) = origin_of(dispatched) else { return };
+        if let Some(matching) = &mut self.state().matching {
+            // What was restored is no candidate any more. Of those that are alike the first one waited longest.
+            matching.take(dispatched.record);
+        }
         self.entries().unresolved.push_back(origin);
         self.resolve();
     }

@@ -66,8 +66,6 @@ pub struct MessageStore {
     pub(super) hopeless: Hopeless,
     pub(super) patience: Patience,
     pub(super) mended_entries: AtomicU64,
-    /// Everything before this position was stored by a broker of this make, as far as is known.
-    pub(super) ours_to: AtomicU64,
     pub(super) damaged_ranges: AtomicU64,
     pub(super) cut_tails: AtomicU64,
     /// One more than the pinned position that retention logged last.
@@ -171,7 +169,6 @@ impl MessageStore {
                 hopeless: Hopeless::default(),
                 patience: Patience::default(),
                 mended_entries: AtomicU64::new(0),
-                ours_to: AtomicU64::new(0),
                 damaged_ranges: AtomicU64::new(0),
                 cut_tails: AtomicU64::new(0),
                 pin_logged: AtomicU64::new(0),
@@ -355,11 +352,6 @@ impl MessageStore {
     /// The store's own time: it never falls, and goes on at the pace of the boot-time clock, whatever the wall clock does.
     pub fn now(&self) -> Timestamp {
         self.log.clock().now()
-    }
-
-    /// During recovery: what lies before this position was stored by this broker, not by Apache RocketMQ on the same store.
-    pub fn ours_to(&self) -> PhysicalOffset {
-        PhysicalOffset(self.ours_to.load(Ordering::Acquire))
     }
 
     /// What the boot-time clock shows when the store's own time reaches `time`, if it does not jump before: see [`Plugin::clock_jumped`].

@@ -107,10 +107,6 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         );
     }
     let matches = found.as_ref().is_some_and(|found| matches_log(store, &segments, &found.checkpoint));
-    if let Some(found) = found.as_ref().filter(|_| matches) {
-        // Whatever Apache RocketMQ wrote since lies behind.
-        store.ours_to.store(found.checkpoint.position.0, std::sync::atomic::Ordering::Release);
-    }
     let loaded = found.and_then(FoundCheckpoint::believed);
     let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
     let mut checkpoint = loaded.filter(|_| matches);

@@ -1,7 +1,8 @@
-//! A store that changes hands: from Apache RocketMQ 5.3.3 to this broker, and back.
+//! A store that changes hands: from Apache RocketMQ 5.3.3 to this broker, back, and to this broker again.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,14 +42,19 @@ fn counted(messages: &[Message]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Waits until so many messages lie in a topic, and then a moment longer; each lies there once, and those with a level came in time.
-fn expect_once(client: &Client, broker: &Broker, topic: &str, count: usize) -> Vec<Message> {
+/// Waits until so many messages lie in a topic.
+fn wait_until_there(client: &Client, broker: &Broker, topic: &str, count: usize) {
     let begun = Instant::now();
     // Apache's broker is known to the name server only some seconds after its start.
     let pull = json!({"do": "pull", "topic": topic, "group": "interop_pull"});
     while client.try_run(broker, pull.clone()).map_or(0, |found| found.len()) < count && begun.elapsed() < SOON {
         thread::sleep(Duration::from_millis(300));
     }
+}
+
+/// Waits until so many messages lie in a topic, and then a moment longer; each lies there once, and those with a level came in time.
+fn expect_once(client: &Client, broker: &Broker, topic: &str, count: usize) -> Vec<Message> {
+    wait_until_there(client, broker, topic, count);
     thread::sleep(QUIET);
     let messages = client.pull(broker, topic);
     let counts = counted(&messages);
@@ -132,9 +138,28 @@ fn handed_back(client: &Client, broker: &mut Broker) -> Apache {
     apache
 }
 
+/// This broker takes the store back after Apache stopped: what Apache delivered does not come again, what still waits comes at its time.
+fn taken_back(client: &Client, broker: &mut Broker, apache: Apache) {
+    client.send(broker, json!({"topic": "handed", "key": "theirs-delivered", "count": 10, "level": 1}));
+    expect_once(client, broker, "handed", 60);
+    client.send(broker, json!({"topic": "handed", "key": "theirs-waiting", "count": 10, "level": 15}));
+    apache.stop();
+    expect_sound(broker);
+
+    broker.start_again();
+    expect_once(client, broker, "handed", 70);
+    let consumer = client.consume(broker, json!({"group": "readers", "topic": "handed"}));
+    let read = consumer.take(20, SOON);
+    assert!(read.iter().all(|message| message.key.starts_with("theirs")), "the group goes on: {read:?}");
+    consumer.expect_nothing_for(QUIET);
+    consumer.stop();
+    broker.stop();
+    expect_sound(broker);
+}
+
 /// store 24: topics, groups, offsets and what waits survive the way from Apache to us and back.
 #[test]
-fn store_24_a_store_goes_from_apache_to_us_and_back_and_each_message_comes_once_and_in_time() {
+fn store_24_a_store_goes_from_apache_to_us_and_back_and_again_to_us_and_each_message_comes_once_and_in_time() {
     let client = Client::shared(Kind::java_5);
     let mut broker = taken_over(client);
 
@@ -145,5 +170,60 @@ fn store_24_a_store_goes_from_apache_to_us_and_back_and_each_message_comes_once_
     assert!(read.iter().all(|message| message.key.starts_with("ours")), "the group goes on where it stopped: {read:?}");
     consumer.expect_nothing_for(QUIET);
     consumer.stop();
-    apache.stop();
+
+    taken_back(client, &mut broker, apache);
+}
+
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a writable folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, copied) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &copied);
+        } else {
+            fs::copy(&path, &copied).expect("a readable file");
+        }
+    }
+}
+
+/// Apache writes down how far it is from ten seconds after its start on. Killed before, it leaves no `delayOffset.json`, or an empty one, and
+/// only the log tells what it delivered.
+#[test]
+fn store_24_what_apache_delivered_before_it_first_wrote_that_down_does_not_come_again() {
+    let client = Client::shared(Kind::java_5);
+    let mut broker = Broker::start_with(&LINES);
+    client.create_topic(&broker, "handed", 4);
+    client.send(&broker, json!({"topic": "handed", "key": "ours-delivered", "count": 10, "level": 2}));
+    client.send(&broker, json!({"topic": "handed", "key": "ours-waiting", "count": 10, "level": 18}));
+    broker.stop();
+
+    let apache = Apache::start_on(&broker);
+    client.send(&broker, json!({"topic": "handed", "key": "delivered", "count": 10, "level": 1}));
+    wait_until_there(client, &broker, "handed", 20);
+    client.send(&broker, json!({"topic": "handed", "key": "waiting", "count": 10, "level": 8}));
+    apache.kill();
+    let (store, killed) = (broker.folder().join("store"), broker.folder().join("killed"));
+    copy(&store, &killed);
+
+    for written in [None, Some("")] {
+        fs::remove_dir_all(&store).expect("a folder");
+        copy(&killed, &store);
+        // However long that took, as after a kill within ten seconds.
+        let config = store.join("config");
+        for file in ["delayOffset.json", "delayOffset.json.bak"] {
+            // It may not be there, which is all that is wanted.
+            let _ = fs::remove_file(config.join(file));
+        }
+        if let Some(text) = written {
+            fs::write(config.join("delayOffset.json"), text).expect("a writable folder");
+        }
+
+        broker.start_again();
+
+        expect_once(client, &broker, "handed", 40);
+        broker.stop();
+        expect_sound(&broker);
+    }
 }

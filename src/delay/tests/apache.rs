@@ -1,7 +1,10 @@
 //! Stores that Apache RocketMQ wrote.
 
 use super::{audit::check, *};
-use crate::record::{Place, encode, encoded_bytes, patch};
+use crate::{
+    record::{Place, encode, encoded_bytes, patch},
+    store::Grade,
+};
 
 /// What Apache RocketMQ leaves: a commit log of its waiting records, `delayOffset.json`, no file of ours.
 struct Left {
@@ -187,6 +190,78 @@ fn what_apache_delivered_from_our_store_does_not_come_again_and_all_else_comes()
         rig.run_dry();
         assert_eq!(rig.entries("orders", 0).len(), 4, "nor later, killed: {is_killed}");
     }
+}
+
+/// Apache delivered two messages, then this broker two, then Apache one more; two wait.
+fn delivered_in_turn() -> Rig {
+    let rig = Rig::new("1s 5s");
+    let [a, b] = ["a", "b"].map(|body| rig.send("orders", 1, body));
+    rig.advance(1_000);
+    let rig = apache_restores(rig, &[a, b], false);
+    for body in ["c", "d"] {
+        rig.send("orders", 1, body);
+    }
+    rig.run_dry();
+    let e = rig.send("orders", 1, "e");
+    for body in ["f", "g"] {
+        rig.send("orders", 2, body);
+    }
+    rig.advance(1_000);
+    apache_restores(rig, &[e], false)
+}
+
+#[test]
+fn store_24_what_apache_delivered_before_this_broker_had_the_store_does_not_come_when_apache_had_it_again() {
+    let rig = delivered_in_turn();
+
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["a", "b", "c", "d", "e", "f", "g"]);
+    assert_eq!(rig.number("delayDeliveredByApache", None), 3.0);
+}
+
+#[test]
+fn what_apache_delivered_does_not_come_again_when_queues_or_all_derived_files_are_lost() {
+    for lost in ["consumequeue", "index", "latermq.checkpoint", "config"] {
+        let rig = delivered_in_turn();
+        rig.run_dry();
+        rig.store.stop().unwrap();
+        rig.directory.remove(Path::new(lost)).unwrap();
+
+        let rig = open(Left { clock: rig.clock, directory: rig.directory, options: rig.options }, &rig.levels);
+        rig.run_dry();
+
+        assert_eq!(rig.bodies("orders", 0), ["a", "b", "c", "d", "e", "f", "g"], "without {lost}");
+    }
+}
+
+#[test]
+fn an_audit_finds_sound_what_apache_delivered_before_our_checkpoint() {
+    let rig = delivered_in_turn();
+    rig.store.stop().unwrap();
+
+    let (audited, delay) = check(&rig.directory, &rig.clock, &rig.options, &rig.levels);
+
+    let damage: Vec<_> = audited.findings.list.iter().filter(|finding| finding.grade == Grade::Damage).collect();
+    assert!(damage.is_empty(), "{:?}", damage.iter().map(|finding| &finding.text).collect::<Vec<_>>());
+    assert_eq!(delay.levels.iter().map(|level| level.pending).collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn of_messages_that_are_alike_one_that_this_broker_delivered_hides_none_that_apache_did() {
+    let rig = Rig::new("1s");
+    let first = rig.send("orders", 1, "first");
+    rig.advance(1_000);
+    let rig = apache_restores(rig, &[first], false);
+    rig.send("orders", 1, "twice");
+    rig.run_dry();
+    let second = rig.send("orders", 1, "twice");
+    rig.advance(1_000);
+
+    let rig = apache_restores(rig, &[second], false);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["first", "twice", "twice"]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn help_names_every_command_and_the_exit_codes() {
 
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
-    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "parked", "check", "demo"] {
+    for command in ["broker", "namesrv", "send", "consume", "levels", "topic", "parked", "check", "demo", "bench"] {
         assert!(text.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{text}");
         let help = latermq(&[command, "--help"]);
         assert_eq!(help.status.code(), Some(0));

@@ -1,7 +1,7 @@
-//! How late delayed messages are: sent at a fixed rate, received by held pulls.
+//! Following every message: sent at a fixed rate, received by held pulls, and found again as it waited.
 
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,146 +11,127 @@ use std::{
 };
 
 use super::{
-    BenchError, Latencies, Load, Report,
-    link::Link,
-    report::{histogram, record},
-    send::{run_id, send_run, wall_ms},
-    stored::{read_queue, read_to_end, summary},
+    BenchError, Load, Report,
+    ledger::{Ledger, Received, Waiting},
+    link::{Link, SCHEDULE_TOPIC},
+    pull::{Stored, read_queue, read_to_end},
+    send::{Run, send_run, wall_exact_ms},
 };
 
-/// The topic of what waits.
-const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// How long a pull may be held.
 const HOLD_MS: i64 = 1000;
 /// How long to wait for messages beyond their time.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to look for repetitions after all came.
+const LINGER: Duration = Duration::from_secs(1);
 
-/// How late to find out.
-#[derive(Debug, Clone)]
-pub struct LatenessOptions {
-    /// What to send; each message at a level.
-    pub load: Load,
+/// What the readers of a run have found.
+#[derive(Default)]
+struct Found {
+    received: Vec<Received>,
+    numbers: HashSet<u64>,
+    disordered: u64,
+    /// When the last message came that was still missing.
+    complete: Option<Instant>,
 }
 
 /// Sends at the load's pace and tells how late each message was stored again, and received.
 ///
 /// The store time of the message as it waited is read afterwards from the schedule topic. Store times are whole milliseconds; the time of
-/// receipt is this machine's, so the broker must run on it, or on one with the same time.
+/// receipt is this machine's, so the broker must run on it, or on one with the same time. The report holds the ledger.
 ///
 /// # Errors
 /// If the broker cannot be reached.
-pub fn lateness(options: &LatenessOptions, progress: &AtomicU64) -> Result<Report, BenchError> {
-    let load = &options.load;
+pub fn lateness(load: &Load, progress: &AtomicU64) -> Result<Report, BenchError> {
+    follow("lateness", load, progress)
+}
+
+/// As [`lateness`], for loads that do everything at once; what matters is the ledger.
+///
+/// # Errors
+/// If the broker cannot be reached.
+pub fn soak(load: &Load, progress: &AtomicU64) -> Result<Report, BenchError> {
+    follow("soak", load, progress)
+}
+
+fn follow(name: &str, load: &Load, progress: &AtomicU64) -> Result<Report, BenchError> {
     let mut link = Link::new(&load.address)?;
     let durations = link.level_durations()?;
+    let levels = load.levels.waits(&durations)?;
     for topic in load.topic_names() {
         link.create_topic(&topic, load.queues)?;
     }
-    let mut waits_from = HashMap::new();
-    for level in load.levels.levels() {
-        let queue_id = i32::try_from(level).unwrap_or(i32::MAX) - 1;
-        waits_from.insert(level, link.max_offset(SCHEDULE_TOPIC, queue_id).unwrap_or(0));
+    let mut waits_from = Vec::new();
+    for &(queue_id, wait) in &levels {
+        waits_from.push((queue_id, wait, link.max_offset(SCHEDULE_TOPIC, queue_id).unwrap_or(0)));
     }
-    let longest = load.levels.levels().iter().filter_map(|level| durations.get(*level as usize - 1)).max().copied();
-    let run = run_id();
-    let prefix = format!("{run:016X}");
+    let longest = levels.iter().map(|(_, wait)| *wait).max().unwrap_or_default();
+    let run = Run { keeps_acknowledged: true, ..Run::new() };
     let sending = AtomicBool::new(true);
-    let received: Mutex<Vec<(super::stored::Stored, f64)>> = Mutex::default();
-    let begun = Instant::now();
-    let wall = wall_ms() as f64;
-    let sent = Mutex::new(None::<u64>);
+    let expected = Mutex::new(None::<u64>);
+    let found: Mutex<Found> = Mutex::default();
+    let (begun, wall) = (Instant::now(), wall_exact_ms());
 
-    let report = thread::scope(|scope| -> Result<Report, BenchError> {
+    let sent = thread::scope(|scope| {
         let mut readers = Vec::new();
         for topic in load.topic_names() {
             for queue_id in 0..load.queues {
-                let (sending, received, prefix, sent) = (&sending, &received, &prefix, &sent);
+                let (sending, found, expected) = (&sending, &found, &expected);
                 let topic = topic.clone();
                 let mut link = Link::new(&load.address)?;
                 let from = link.max_offset(&topic, queue_id)?;
                 readers.push(scope.spawn(move || {
                     let mut last = Instant::now();
-                    let each = |record: &crate::record::Record, came: Instant| {
-                        let stored = summary(record);
-                        if stored.key.starts_with(prefix) {
-                            let at = wall + (came - begun).as_secs_f64() * 1e3;
-                            received.lock().unwrap_or_else(PoisonError::into_inner).push((stored, at));
-                        }
-                    };
-                    let go_on = |_, found: bool| {
-                        if found || sending.load(Ordering::Relaxed) {
+                    let mut highest = None;
+                    let go_on = |stored: &[Stored], came: Instant, _| {
+                        if !stored.is_empty() || sending.load(Ordering::Relaxed) {
                             last = Instant::now();
                         }
-                        let expected = *sent.lock().unwrap_or_else(PoisonError::into_inner);
-                        let all = received.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
-                        expected.is_none_or(|expected| all < expected)
-                            && last.elapsed() < PATIENCE + longest.unwrap_or_default()
+                        let came_ms = wall + (came - begun).as_secs_f64() * 1e3;
+                        let expected = *expected.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                        for &stored in stored {
+                            found.disordered +=
+                                u64::from(highest.is_some_and(|highest| stored.queue_offset <= highest));
+                            highest = Some(stored.queue_offset);
+                            found.numbers.insert(stored.number);
+                            found.received.push(Received { stored, came_ms });
+                        }
+                        if expected.is_some_and(|expected| found.numbers.len() as u64 >= expected) {
+                            return found.complete.get_or_insert_with(Instant::now).elapsed() < LINGER;
+                        }
+                        last.elapsed() < PATIENCE + longest
                     };
-                    read_queue(&mut link, &topic, queue_id, from, each, go_on, Some(HOLD_MS))
+                    read_queue(&mut link, (&topic, queue_id), from, run.id, Some(HOLD_MS), go_on)
                 }));
             }
         }
-        let report = send_run(load, progress, run);
+        let sent = send_run(load, progress, run);
         sending.store(false, Ordering::Relaxed);
-        let all =
-            report.as_ref().map_or(0, |report| *report.figures.get("messages with warm-up").unwrap_or(&0.0) as u64);
-        *sent.lock().unwrap_or_else(PoisonError::into_inner) = Some(all);
+        let acknowledged = sent.as_ref().map_or(0, |sent| sent.report.acknowledged);
+        *expected.lock().unwrap_or_else(PoisonError::into_inner) = Some(acknowledged);
         for reader in readers {
             reader.join().unwrap_or_else(|_| Err(BenchError::Broker("a thread panicked".into())))?;
         }
-        report
+        sent
     })?;
 
-    let mut waited = HashMap::new();
-    for (level, from) in waits_from {
-        let queue_id = i32::try_from(level).unwrap_or(i32::MAX) - 1;
-        for one in read_to_end(&mut link, SCHEDULE_TOPIC, queue_id, from)? {
-            waited.insert(one.key.clone(), one);
-        }
+    let mut waited = Vec::new();
+    let mut link = Link::new(&load.address)?;
+    for (queue_id, wait, from) in waits_from {
+        let records = read_to_end(&mut link, (SCHEDULE_TOPIC, queue_id), from, run.id)?;
+        waited.push(Waiting { wait_ms: wait.as_millis() as i64, records });
     }
-    judge(report, &received.into_inner().unwrap_or_else(PoisonError::into_inner), &waited, &durations)
-}
-
-fn judge(
-    mut report: Report,
-    received: &[(super::stored::Stored, f64)],
-    waited: &HashMap<String, super::stored::Stored>,
-    durations: &[Duration],
-) -> Result<Report, BenchError> {
-    let (mut stored_late, mut received_late) = (histogram(), histogram());
-    let (mut early, mut unknown) = (0_u64, 0_u64);
-    let mut seen: HashMap<&str, u32> = HashMap::new();
-    for (one, came) in received {
-        *seen.entry(&one.key).or_default() += 1;
-        let wait = waited.get(&one.key);
-        let duration = wait.and_then(|wait| durations.get((wait.level as usize).checked_sub(1)?));
-        let (Some(wait), Some(duration)) = (wait, duration) else {
-            unknown += 1;
-            continue;
-        };
-        let due = wait.stored_ms + duration.as_millis() as i64;
-        if one.stored_ms < due {
-            early += 1;
-        }
-        let late = |ms: f64| Duration::from_secs_f64((ms / 1e3).max(0.0));
-        record(&mut stored_late, late((one.stored_ms - due) as f64));
-        record(&mut received_late, late(came - due as f64));
-    }
-    let lost =
-        waited.keys().filter(|key| !seen.contains_key(key.as_str()) && key.starts_with(&run_of(received))).count();
-    let repeated: u64 = seen.values().map(|times| u64::from(times - 1)).sum();
-    report.name = "lateness".into();
-    report.latencies.insert("late, store time".into(), Latencies::of(&stored_late));
-    report.latencies.insert("late, received".into(), Latencies::of(&received_late));
-    for (name, value) in
-        [("early", early), ("lost", lost as u64), ("repeated", repeated), ("without a waiting record", unknown)]
-    {
-        report.figures.insert(name.into(), value as f64);
-    }
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let ledger = Ledger {
+        received: found.received,
+        waited,
+        acknowledged: sent.acknowledged,
+        batch: load.batch as u64,
+        turns: load.turns(),
+        disordered: found.disordered,
+    };
+    let mut report = Report { name: name.into(), ..sent.report };
+    ledger.judge(&mut report);
     Ok(report)
-}
-
-/// What the keys of this run begin with.
-fn run_of(received: &[(super::stored::Stored, f64)]) -> String {
-    received.first().map_or_else(String::new, |(one, _)| one.key.chars().take(16).collect())
 }

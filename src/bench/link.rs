@@ -13,14 +13,19 @@ use rustix::{
     io::Errno,
 };
 
-use super::{BenchError, answer::Answer};
+use super::{BenchError, Load, answer::Answer, report::Growth};
 use crate::protocol::{
     Command, RequestCode, ResponseCode,
     frame::{decode, encode_whole},
 };
 
-/// How long a connection may take to be made, and a single call to be answered.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// The topic of what waits.
+pub(super) const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// In how many queues at most entries are counted.
+const COUNTED_QUEUES_MAX: usize = 4096;
+
+/// How long a connection may take to be made, and the next answer to come.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How much is read at once.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -31,8 +36,6 @@ pub(super) struct Link {
     input: Vec<u8>,
     from: usize,
     to: usize,
-    /// How long it waited for answers.
-    pub(super) waited: Duration,
 }
 
 impl Link {
@@ -43,14 +46,8 @@ impl Link {
         let target = target.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
         let stream = TcpStream::connect_timeout(&target, TIMEOUT).map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        Ok(Self {
-            address: address.to_owned(),
-            stream,
-            input: vec![0; READ_BYTES],
-            from: 0,
-            to: 0,
-            waited: Duration::ZERO,
-        })
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+        Ok(Self { address: address.to_owned(), stream, input: vec![0; READ_BYTES], from: 0, to: 0 })
     }
 
     pub(super) fn failed(&self, source: io::Error) -> BenchError {
@@ -76,21 +73,18 @@ impl Link {
                 self.input.resize(self.to * 2, 0);
             }
         }
-        let begun = Instant::now();
         if let Some(until) = until {
-            let left = until.saturating_duration_since(begun);
+            let left = until.saturating_duration_since(Instant::now());
             let nanos = i64::from(left.subsec_nanos());
             let timeout = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: nanos };
             let mut events = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN)];
             let ready = poll(&mut events, Some(&timeout));
             if matches!(ready, Ok(0) | Err(Errno::INTR)) {
-                self.waited += begun.elapsed();
                 return Ok(false);
             }
             ready.map_err(|error| self.failed(error.into()))?;
         }
         let read = self.stream.read(&mut self.input[self.to..]);
-        self.waited += begun.elapsed();
         match read {
             Ok(0) => Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
             Ok(bytes) => {
@@ -98,6 +92,7 @@ impl Link {
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.failed(io::ErrorKind::TimedOut.into())),
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -175,6 +170,24 @@ impl Link {
         offset.ok_or_else(|| self.strange("no offset in the answer"))
     }
 
+    /// The end of the commit log, if the broker tells.
+    pub(super) fn log_end(&mut self) -> Option<i64> {
+        let answer = self.call(&Command::request(RequestCode::GET_BROKER_RUNTIME_INFO)).ok()?;
+        let info: serde_json::Value = serde_json::from_slice(&answer.body.to_bytes()).ok()?;
+        info["table"]["commitLogMaxOffset"].as_str()?.parse().ok()
+    }
+
+    /// The sum of the ends of the queues of a load's topics.
+    pub(super) fn ends(&mut self, load: &Load) -> Result<i64, BenchError> {
+        let mut sum = 0;
+        for topic in load.topic_names() {
+            for queue_id in 0..load.queues {
+                sum += self.max_offset(&topic, queue_id)?;
+            }
+        }
+        Ok(sum)
+    }
+
     /// How long each delay level waits, by the broker's own word.
     pub(super) fn level_durations(&mut self) -> Result<Vec<Duration>, BenchError> {
         let answer = self.call(&Command::request(RequestCode::GET_BROKER_CONFIG))?;
@@ -194,5 +207,31 @@ impl Link {
         };
         let durations: Option<Vec<_>> = table.replace("\\ ", " ").split_whitespace().map(duration).collect();
         durations.ok_or_else(|| self.strange(format!("messageDelayLevel={table}")))
+    }
+}
+
+/// How far a broker's log and the queues of a load reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    bytes: i64,
+    queued: Option<i64>,
+}
+
+impl Extent {
+    /// How far they reach now; `None` if the broker does not tell. Entries of very many queues are not counted.
+    pub(super) fn of(link: &mut Link, load: &Load) -> Option<Self> {
+        let bytes = link.log_end()?;
+        let mut queued = None;
+        if load.turns().places() <= COUNTED_QUEUES_MAX {
+            let waiting = load.levels.levels().into_iter().map(|level| level as i32 - 1);
+            let waiting: i64 = waiting.map(|id| link.max_offset(SCHEDULE_TOPIC, id).unwrap_or(0)).sum();
+            queued = link.ends(load).ok().map(|ends| ends + waiting);
+        }
+        Some(Self { bytes, queued })
+    }
+
+    /// How they grew.
+    pub(super) fn since(self, before: Self) -> Growth {
+        Growth { bytes: self.bytes - before.bytes, queued: self.queued.zip(before.queued).map(|(now, was)| now - was) }
     }
 }

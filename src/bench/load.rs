@@ -2,7 +2,8 @@
 
 use std::{str::FromStr, time::Duration};
 
-use super::crowd::Crowd;
+use super::{BenchError, crowd::Crowd, usage::listener_at};
+use crate::protocol::Encoding;
 
 /// What to send, and how fast.
 #[derive(Debug, Clone)]
@@ -25,6 +26,12 @@ pub struct Load {
     pub queues: i32,
     /// Levels of the messages.
     pub levels: Levels,
+    /// Whether an answer may wait until the message is as durable as the broker's flush policy makes it.
+    pub wait_stored: bool,
+    /// How headers are written.
+    pub encoding: Encoding,
+    /// The broker's process; `None` looks for who listens at the address.
+    pub pid: Option<u32>,
     /// How long to send before anything is counted.
     pub warm_up: Duration,
     /// How long to send.
@@ -65,6 +72,9 @@ impl Default for Load {
             topics: 1,
             queues: 4,
             levels: Levels::none(),
+            wait_stored: true,
+            encoding: Encoding::Json,
+            pid: None,
             warm_up: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             count: None,
@@ -78,12 +88,57 @@ impl Load {
     pub fn topic_names(&self) -> impl Iterator<Item = String> {
         (0..self.topics).map(|index| format!("{}{index}", self.topic_prefix))
     }
+
+    /// The broker's process, if it can be seen.
+    pub(super) fn broker(&self) -> Option<u32> {
+        self.pid.or_else(|| listener_at(&self.address))
+    }
+
+    /// Which queue and level each request has.
+    pub(super) fn turns(&self) -> Turns {
+        Turns { levels: self.levels.turn(), places: self.topics * self.queues.unsigned_abs() as usize }
+    }
+}
+
+/// Which queue and level each request of a connection has: each queue sees each level.
+#[derive(Debug, Clone)]
+pub(super) struct Turns {
+    levels: Vec<u32>,
+    places: usize,
+}
+
+impl Turns {
+    /// The place among all queues of all topics, and the level, of a request.
+    pub(super) fn of(&self, connection: usize, request: u64) -> (usize, u32) {
+        let slot = request as usize + connection * 7;
+        (slot % self.places, self.levels[(slot + slot / self.places) % self.levels.len()])
+    }
+
+    /// How many places there are.
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
 }
 
 impl Levels {
     /// No delay.
     pub fn none() -> Self {
         Self(vec![(0, 1)])
+    }
+
+    /// One level.
+    pub(super) fn one(level: u32) -> Self {
+        Self(vec![(level, 1)])
+    }
+
+    /// The queue of the schedule topic in which each level of the mix waits, and how long, by the broker's table.
+    pub(super) fn waits(&self, durations: &[Duration]) -> Result<Vec<(i32, Duration)>, BenchError> {
+        let wait = |level: u32| {
+            let duration = durations.get(level as usize - 1).copied();
+            let duration = duration.ok_or_else(|| BenchError::Broker(format!("the broker has no level {level}")))?;
+            Ok((level as i32 - 1, duration))
+        };
+        self.levels().into_iter().map(wait).collect()
     }
 
     /// The levels in turn, each as often as its weight says; 0 is none.

@@ -2,7 +2,7 @@
 
 use std::{
     process::{Child, Command as Process, Stdio},
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -10,31 +10,45 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    BenchError, Levels, Load, Pace, Report,
+    BenchError, Latencies, Levels, Load, Pace, Report,
     link::Link,
-    send::send,
-    usage::{Usage, listener},
+    pull::{PullTemplate, Pulled, stored_ms},
+    report::{histogram, record},
+    send::{Run, send, send_run, wall_exact_ms, wall_ms},
+    template::Template,
+    usage::{Usage, listener_at},
 };
 
 /// How long a broker may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long nothing may be restored or received before the rest counts as missing.
+const STANDSTILL: Duration = Duration::from_secs(60);
+/// Pause between two looks at how much is restored.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long a pull may be held, and how many messages it asks for.
+const HOLD_MS: i64 = 1000;
+const PULL: i32 = 32;
 
 /// How to drain.
 #[derive(Debug, Clone)]
 pub struct DrainOptions {
     /// The command that starts the broker, for `sh -c`. It must stay in the foreground.
-    pub broker: String,
+    pub start: String,
     /// What to send; `load.count` messages at one level.
     pub load: Load,
     /// Kill the broker instead of stopping it.
     pub kill: bool,
+    /// Consume from the start on, not only after all is restored.
+    pub consumers: bool,
+    /// Messages without a delay to send meanwhile, a second.
+    pub beside: Option<f64>,
 }
 
 /// How to restart.
 #[derive(Debug, Clone)]
 pub struct RestartOptions {
     /// The command that starts the broker, for `sh -c`. It must stay in the foreground.
-    pub broker: String,
+    pub start: String,
     /// What to leave waiting; `load.count` messages at a level that is long enough.
     pub load: Load,
     /// Kill the broker instead of stopping it.
@@ -47,13 +61,20 @@ pub struct RestartOptions {
 struct Broker {
     child: Child,
     address: String,
+    began: Instant,
 }
 
 impl Broker {
-    /// Starts it and waits until it answers; says how long that took.
-    fn start(command: &str, address: &str) -> Result<(Self, Duration), BenchError> {
-        let begun = Instant::now();
-        // In a group of its own, so that a shell's children get the signal too.
+    /// Starts it and waits until `answers` says that it serves; says how long that took.
+    fn start(
+        command: &str,
+        address: &str,
+        answers: impl Fn(&mut Link) -> Result<bool, BenchError>,
+    ) -> Result<(Self, Duration), BenchError> {
+        if listener_at(address).is_some() {
+            return Err(BenchError::Broker(format!("something listens at {address} already")));
+        }
+        let began = Instant::now();
         let child = Process::new("sh")
             .arg("-c")
             .arg(format!("exec {command}"))
@@ -62,17 +83,17 @@ impl Broker {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| BenchError::Broker(format!("cannot start {command:?}: {error}")))?;
-        let mut broker = Self { child, address: address.to_owned() };
+        let mut broker = Self { child, address: address.to_owned(), began };
         loop {
             if let Ok(mut link) = Link::new(address)
-                && link.level_durations().is_ok()
+                && let Ok(true) = answers(&mut link)
             {
-                return Ok((broker, begun.elapsed()));
+                return Ok((broker, began.elapsed()));
             }
             if let Ok(Some(status)) = broker.child.try_wait() {
                 return Err(BenchError::Broker(format!("{command:?} ended with {status}")));
             }
-            if begun.elapsed() > PATIENCE {
+            if began.elapsed() > PATIENCE {
                 broker.end(true)?;
                 return Err(BenchError::Broker(format!("{command:?} does not answer at {address}")));
             }
@@ -84,27 +105,29 @@ impl Broker {
     fn end(&mut self, kill: bool) -> Result<Duration, BenchError> {
         let begun = Instant::now();
         let signal = if kill { Signal::KILL } else { Signal::TERM };
-        let port = self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         // What listens may be a child of the command.
-        for pid in [Some(self.child.id()), port.and_then(listener)].into_iter().flatten() {
+        let (child, serving) = (Some(self.child.id()), listener_at(&self.address));
+        for pid in [child, serving.filter(|_| serving != child)].into_iter().flatten() {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
                 // It may have ended already.
                 let _ = kill_process(pid, signal);
             }
         }
-        self.child.wait().map_err(|error| BenchError::Broker(format!("cannot wait for the broker: {error}")))?;
-        while port.and_then(listener).is_some() {
+        loop {
+            let ended = self.child.try_wait();
+            let ended = ended.map_err(|error| BenchError::Broker(format!("cannot wait for the broker: {error}")))?;
+            if ended.is_some() && listener_at(&self.address).is_none() {
+                return Ok(begun.elapsed());
+            }
             if begun.elapsed() > PATIENCE {
                 return Err(BenchError::Broker("the broker does not stop".into()));
             }
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(begun.elapsed())
     }
 
     fn usage(&self) -> Option<Usage> {
-        let port = self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok())?;
-        Usage::of(listener(port)?)
+        Usage::of(listener_at(&self.address)?)
     }
 }
 
@@ -116,93 +139,233 @@ impl Drop for Broker {
     }
 }
 
-/// Fills a level, lets all of it fall due while the broker is down, starts it and measures until the last message is restored.
+/// What was read while or after a level was drained.
+struct Read {
+    messages: u64,
+    /// When the last of them came.
+    last: Instant,
+    /// Least and greatest store time.
+    stored_ms: (i64, i64),
+}
+
+/// Fills a level, lets all of it fall due while the broker is down, starts it and measures until the last message is restored, and until the
+/// last is consumed.
+///
+/// The broker's CPU and writes are those from its start to the last restored message. Messages that are still missing when nothing happens
+/// any more are reported, not waited for.
 ///
 /// # Errors
-/// If the broker does not start, or does not get done.
+/// If the broker does not start.
 pub fn drain(options: &DrainOptions, progress: &AtomicU64) -> Result<Report, BenchError> {
     let load = &options.load;
-    let (mut broker, _) = Broker::start(&options.broker, &load.address)?;
-    let level = *load.levels.levels().first().ok_or_else(|| BenchError::Broker("a drain needs a level".into()))?;
+    let serves = |link: &mut Link| Ok(!link.level_durations()?.is_empty());
+    let (mut broker, _) = Broker::start(&options.start, &load.address, serves)?;
     let mut link = Link::new(&load.address)?;
-    let duration = link.level_durations()?.get(level as usize - 1).copied();
-    let duration = duration.ok_or_else(|| BenchError::Broker(format!("the broker has no level {level}")))?;
-    let filled = send(load, progress)?;
-    let expected = ends(&mut link, load)? as u64;
+    let &[(_, wait)] = &load.levels.waits(&link.level_durations()?)?[..] else {
+        return Err(BenchError::Broker("a drain needs one level".into()));
+    };
+    let mut queues = Vec::new();
+    for topic in load.topic_names() {
+        link.create_topic(&topic, load.queues)?;
+        for queue_id in 0..load.queues {
+            queues.push((topic.clone(), queue_id, link.max_offset(&topic, queue_id)?));
+        }
+    }
+    let begin: i64 = queues.iter().map(|(_, _, from)| from).sum();
     drop(link);
-    let waiting = *filled.figures.get("messages with warm-up").unwrap_or(&0.0) as u64;
+    let filled = send(load, progress)?;
+    let sent_at = Instant::now();
+    let waiting = filled.acknowledged;
+    let early = Link::new(&load.address)?.ends(load)? - begin;
     broker.end(options.kill)?;
     drop(broker);
-    thread::sleep(duration + Duration::from_secs(1));
+    thread::sleep((wait + Duration::from_secs(1)).saturating_sub(sent_at.elapsed()));
 
-    let (mut broker, started) = Broker::start(&options.broker, &load.address)?;
-    let begun = Instant::now() - started;
-    let before = Usage::default();
-    let mut link = Link::new(&load.address)?;
-    let restored = loop {
-        let restored = ends(&mut link, load)? as u64 - expected;
-        progress.store(restored, std::sync::atomic::Ordering::Relaxed);
-        if restored >= waiting {
-            break restored;
+    let from_ms = wall_ms();
+    let (mut broker, answered) = Broker::start(&options.start, &load.address, serves)?;
+    let at_first = broker.usage();
+    let received = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let mut restored_in = Duration::ZERO;
+    let mut restored = 0;
+    let mut used = None;
+    let began = broker.began;
+    let (read, beside) = thread::scope(|scope| -> Result<_, BenchError> {
+        let read = || read_all(load, &queues, waiting, from_ms, &received);
+        let reader = options.consumers.then(|| scope.spawn(read));
+        let sender = options.beside.map(|rate| {
+            let beside = Load {
+                pace: Pace::Rate(rate),
+                levels: Levels::none(),
+                topic_prefix: format!("{}-beside", load.topic_prefix),
+                duration: Duration::from_secs(3600),
+                warm_up: Duration::ZERO,
+                count: None,
+                ..load.clone()
+            };
+            let stop = &stop;
+            scope.spawn(move || send_run(&beside, &AtomicU64::new(0), Run { stop: Some(stop), ..Run::new() }))
+        });
+        let watched = (|| {
+            let mut link = Link::new(&load.address)?;
+            let mut last = Instant::now();
+            loop {
+                let now = u64::try_from(link.ends(load)? - begin).unwrap_or(0);
+                if now > restored {
+                    last = Instant::now();
+                    restored_in = began.elapsed();
+                }
+                restored = now;
+                progress.store(restored, Ordering::Relaxed);
+                if restored >= waiting || last.elapsed() > STANDSTILL {
+                    return Ok(());
+                }
+                thread::sleep(LOOK);
+            }
+        })();
+        used = broker.usage();
+        stop.store(true, Ordering::Relaxed);
+        let beside = sender.map(joined).transpose()?;
+        watched?;
+        let read = match reader {
+            Some(reader) => joined(reader)?,
+            None => read()?,
+        };
+        Ok((read, beside))
+    })?;
+    let restored_now = restored.saturating_sub(early.unsigned_abs());
+    let mut report = Report::new("drain", &load.address, restored_now, restored_in, load.body_bytes);
+    report.acknowledged = waiting;
+    report.judge(Usage::default(), used, 0.0);
+    let by_store_time = (read.stored_ms.1 - read.stored_ms.0).max(1) as f64 / 1e3;
+    for (name, value) in [
+        ("seconds until it answered", answered.as_secs_f64()),
+        ("its CPU seconds until it answered", at_first.map_or(0.0, |usage| usage.cpu_seconds)),
+        ("seconds until the last was restored", restored_in.as_secs_f64()),
+        ("seconds until the last was consumed", (read.last - began).as_secs_f64()),
+        ("restored a second by store time", restored_now as f64 / by_store_time),
+        ("sent a second before", filled.per_second),
+        ("restored before the stop", early as f64),
+        ("missing", waiting.saturating_sub(restored) as f64),
+        ("consumed", read.messages as f64),
+    ] {
+        report.figures.insert(name.into(), value);
+    }
+    if let Some(beside) = beside {
+        report.figures.insert("sent a second beside".into(), beside.report.per_second);
+        for (name, latencies) in beside.report.latencies {
+            report.latencies.insert(format!("beside: {name}"), latencies);
         }
-        if begun.elapsed() > PATIENCE * 4 {
-            return Err(BenchError::Broker(format!("{restored} of {waiting} messages were restored")));
-        }
-        thread::sleep(Duration::from_millis(2));
-    };
-    let elapsed = begun.elapsed();
-    let mut report = Report::new("drain", &load.address, restored, elapsed, load.body_bytes);
-    report.broker = broker.usage().map(|usage| usage.since(before));
-    report.figures.insert("seconds until it answered".into(), started.as_secs_f64());
-    report.figures.insert("messages sent a second".into(), filled.per_second);
-    report.figures.insert("restored before the stop".into(), expected as f64);
-    report.generator_idle = 1.0;
+    }
+    if restored < waiting {
+        report.remarks.push(format!("{} acknowledged messages were not restored", waiting - restored));
+    }
     broker.end(false)?;
     Ok(report)
 }
 
-/// Leaves messages waiting, restarts the broker several times, and measures until it answers a send.
+/// Reads queues from their offsets on until `wanted` messages were read, or nothing comes any more. Store times before `from_ms` do not count.
+fn read_all(
+    load: &Load,
+    queues: &[(String, i32, i64)],
+    wanted: u64,
+    from_ms: i64,
+    received: &AtomicU64,
+) -> Result<Read, BenchError> {
+    let read = |(topic, queue_id, from): &(String, i32, i64)| -> Result<Read, BenchError> {
+        let mut link = Link::new(&load.address)?;
+        let template = PullTemplate::new(topic, *queue_id, PULL, Some(HOLD_MS), load.encoding);
+        let (mut offset, mut output) = (*from, Vec::new());
+        let mut read = Read { messages: 0, last: Instant::now(), stored_ms: (i64::MAX, 0) };
+        while received.load(Ordering::Relaxed) < wanted && read.last.elapsed() < STANDSTILL {
+            template.write(&mut output, offset);
+            link.write(&output)?;
+            let mut pulled = None;
+            while pulled.is_none() {
+                link.read(None)?;
+                link.answers(|answer| {
+                    let before = read.messages;
+                    for record in Pulled::records(answer) {
+                        read.messages += 1;
+                        let at = stored_ms(record);
+                        if at >= from_ms {
+                            read.stored_ms = (read.stored_ms.0.min(at), read.stored_ms.1.max(at));
+                        }
+                    }
+                    received.fetch_add(read.messages - before, Ordering::Relaxed);
+                    if read.messages > before {
+                        read.last = Instant::now();
+                    }
+                    pulled = Some(Pulled::of(answer, offset));
+                    Ok(())
+                })?;
+            }
+            offset = pulled.map_or(offset, |pulled| pulled.next.max(offset));
+        }
+        Ok(read)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = queues.iter().map(|queue| scope.spawn(move || read(queue))).collect();
+        let mut all: Option<Read> = None;
+        for thread in threads {
+            let one = joined(thread)?;
+            all = Some(match all {
+                None => one,
+                Some(all) => Read {
+                    messages: all.messages + one.messages,
+                    last: all.last.max(one.last),
+                    stored_ms: (all.stored_ms.0.min(one.stored_ms.0), all.stored_ms.1.max(one.stored_ms.1)),
+                },
+            });
+        }
+        all.ok_or_else(|| BenchError::Broker("there is no queue to read".into()))
+    })
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T, BenchError>>) -> Result<T, BenchError> {
+    thread.join().unwrap_or_else(|_| Err(BenchError::Broker("a thread panicked".into())))
+}
+
+/// Leaves messages waiting, restarts the broker several times, and measures from the start of its process until it answers a send.
 ///
 /// # Errors
 /// If the broker does not start.
 pub fn restart(options: &RestartOptions, progress: &AtomicU64) -> Result<Report, BenchError> {
     let load = &options.load;
-    let (mut broker, first) = Broker::start(&options.broker, &load.address)?;
-    let filled = send(load, progress)?;
-    let mut report = Report { name: "restart".into(), address: load.address.clone(), ..filled };
+    let serves = |link: &mut Link| Ok(!link.level_durations()?.is_empty());
+    let (mut broker, first) = Broker::start(&options.start, &load.address, serves)?;
+    let mut report = Report { name: "restart".into(), ..send(load, progress)? };
     report.latencies.clear();
-    let one = Load {
-        connections: 1,
-        count: Some(1),
-        pace: Pace::InFlight(1),
-        levels: Levels::none(),
-        warm_up: Duration::ZERO,
-        ..load.clone()
-    };
-    for time in 0..options.times {
-        let stopped = broker.end(options.kill)?;
-        let begun = Instant::now();
-        let (again, _) = Broker::start(&options.broker, &load.address)?;
+    report.remarks.clear();
+    let topic = load.topic_names().next().unwrap_or_default();
+    let one = Load { batch: 1, levels: Levels::none(), ..load.clone() };
+    let template = Template::new(&one, Run::new().id, &topic, 0, None);
+    let (mut starts, mut stops) = (histogram(), histogram());
+    for nth in 0..options.times {
+        record(&mut stops, broker.end(options.kill)?);
+        let sends = |link: &mut Link| {
+            let mut output = Vec::new();
+            template.write(&mut output, 0, nth.into(), wall_exact_ms() as i64);
+            link.write(&output)?;
+            let mut code = None;
+            while code.is_none() {
+                link.read(None)?;
+                link.answers(|answer| {
+                    code = Some(answer.code());
+                    Ok(())
+                })?;
+            }
+            Ok(code == Some(Some(0)))
+        };
+        let (again, took) = Broker::start(&options.start, &load.address, sends)?;
         broker = again;
-        send(&one, &AtomicU64::new(0))?;
-        report.figures.insert(format!("stop {time}, seconds"), stopped.as_secs_f64());
-        report
-            .figures
-            .insert(format!("start {time}, seconds until a send was answered"), begun.elapsed().as_secs_f64());
+        record(&mut starts, took);
     }
+    report.latencies.insert("start until a send".into(), Latencies::of(&starts));
+    report.latencies.insert(if options.kill { "kill" } else { "stop" }.into(), Latencies::of(&stops));
     report.figures.insert("first start, seconds until it answered".into(), first.as_secs_f64());
-    report.broker = broker.usage();
+    // As it is after the last start.
+    report.judge(Usage::default(), broker.usage(), 0.0);
     broker.end(false)?;
     Ok(report)
-}
-
-/// The sum of the ends of the topics' queues.
-fn ends(link: &mut Link, load: &Load) -> Result<i64, BenchError> {
-    let mut sum = 0;
-    for topic in load.topic_names() {
-        for queue_id in 0..load.queues {
-            sum += link.max_offset(&topic, queue_id).unwrap_or(0);
-        }
-    }
-    Ok(sum)
 }

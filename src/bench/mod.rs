@@ -6,26 +6,34 @@
 //!
 //! With a fixed rate the latency of a request counts from the moment at which it should have been sent, not from the one at which it could
 //! be: a broker that stands still is charged for all who would have come meanwhile (no coordinated omission).
+//!
+//! Every report says whether the generator set the pace: its busiest thread never slept, while the broker had CPU time to spare.
 
 mod answer;
+mod burst;
 mod consume;
 mod crowd;
 mod lateness;
+mod ledger;
 mod link;
 mod load;
 mod managed;
+mod plot;
+mod pull;
 mod report;
 mod send;
-mod stored;
 mod template;
+mod timeline;
 mod usage;
 
+pub use burst::burst;
 pub use consume::{ConsumeOptions, consume};
 pub use crowd::{Crowd, CrowdError};
-pub use lateness::{LatenessOptions, lateness};
+pub use lateness::{lateness, soak};
 pub use load::{Levels, LevelsError, Load, Pace};
 pub use managed::{DrainOptions, RestartOptions, drain, restart};
-pub use report::{Latencies, Report};
+pub use plot::{plot_report, plot_results};
+pub use report::{Account, Growth, Latencies, Moment, Process, Report};
 pub use send::send;
 pub use usage::Usage;
 
@@ -63,4 +71,12 @@ pub enum BenchError {
     /// The broker under test could not be started or stopped.
     #[error("{0}")]
     Broker(String),
+    /// A picture could not be drawn.
+    #[error("{}: {what}", path.display())]
+    Plot {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        what: String,
+    },
 }

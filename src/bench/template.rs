@@ -6,24 +6,25 @@ use memchr::memmem;
 use super::load::Load;
 use crate::{
     model::{Properties, names},
-    protocol::{Command, RequestCode, frame::encode_whole, header::SendHeader},
+    protocol::{Command, Encoding, RequestCode, frame::encode_whole, header::SendHeader},
     record::{BatchMember, encode_batch},
 };
 
 /// Stands in the unique key where the number of the message goes: 16 hexadecimal digits.
 const NUMBER_PLACE: &str = "kkkkkkkkkkkkkkkk";
-/// Stands where the opaque goes: ten digits.
+/// Stands where the opaque goes: ten digits, or four bytes.
 const OPAQUE_PLACE: i32 = 1_888_888_888;
 /// Opaques begin here, so that all have ten digits.
 const OPAQUE_BASE: u64 = 1_000_000_000;
-/// How many opaques there are.
-const OPAQUES: u64 = 900_000_000;
+/// How many opaques there are. A multiple of every power of two up to the most requests in flight, so that slots follow each other.
+const OPAQUES: u64 = 1 << 29;
 /// Stands where the born time goes: thirteen digits.
 const BORN_PLACE: i64 = 1_999_999_999_999;
 
 /// The frame of a send.
 pub(super) struct Template {
     bytes: Vec<u8>,
+    binary: bool,
     opaque_at: usize,
     born_at: usize,
     numbers_at: Vec<usize>,
@@ -34,7 +35,7 @@ impl Template {
     pub(super) fn new(load: &Load, run: u64, topic: &str, queue_id: i32, level: Option<u32>) -> Self {
         let mut properties = Properties::new();
         properties.set(names::UNIQ_KEY, format!("{run:016X}{NUMBER_PLACE}"));
-        properties.set("WAIT", "true");
+        properties.set(names::WAIT, if load.wait_stored { "true" } else { "false" });
         if let Some(level) = level {
             properties.set(names::DELAY, level.to_string());
         }
@@ -68,11 +69,16 @@ impl Template {
         let header = if load.batch > 1 { SendHeader { properties: None, ..header } } else { header };
         let mut command = Command::request(code).with_ext(header.encode_short()).with_body(body);
         command.opaque = OPAQUE_PLACE;
+        command.encoding = load.encoding;
         let bytes = encode_whole(&command).expect("a frame below the frame limit").to_vec();
-        let at = |what: &str| memmem::find(&bytes, what.as_bytes()).expect("the place is in the frame it was put into");
+        let at = |what: &[u8]| memmem::find(&bytes, what).expect("the place is in the frame it was put into");
         Self {
-            opaque_at: at(&OPAQUE_PLACE.to_string()),
-            born_at: at(&BORN_PLACE.to_string()),
+            binary: load.encoding == Encoding::Binary,
+            opaque_at: match load.encoding {
+                Encoding::Json => at(OPAQUE_PLACE.to_string().as_bytes()),
+                Encoding::Binary => at(&OPAQUE_PLACE.to_be_bytes()),
+            },
+            born_at: at(BORN_PLACE.to_string().as_bytes()),
             numbers_at: memmem::find_iter(&bytes, NUMBER_PLACE.as_bytes()).collect(),
             bytes,
         }
@@ -88,7 +94,12 @@ impl Template {
         let start = output.len();
         output.extend_from_slice(&self.bytes);
         let frame = &mut output[start..];
-        decimal(&mut frame[self.opaque_at..self.opaque_at + 10], OPAQUE_BASE + request % OPAQUES);
+        let opaque = OPAQUE_BASE + request % OPAQUES;
+        if self.binary {
+            frame[self.opaque_at..self.opaque_at + 4].copy_from_slice(&(opaque as u32).to_be_bytes());
+        } else {
+            decimal(&mut frame[self.opaque_at..self.opaque_at + 10], opaque);
+        }
         decimal(&mut frame[self.born_at..self.born_at + 13], born_ms.unsigned_abs());
         for (number, at) in (message..).zip(&self.numbers_at) {
             hexadecimal(&mut frame[*at..*at + 16], number);
@@ -96,9 +107,9 @@ impl Template {
     }
 }
 
-/// The number of a request whose opaque this is; the highest digits are lost.
-pub(super) fn request_of(opaque: u64) -> u64 {
-    opaque.wrapping_sub(OPAQUE_BASE)
+/// The number of a request whose opaque this is, counted from a multiple of [`OPAQUES`] on; `None` if no request of ours has it.
+pub(super) fn request_of(opaque: u64) -> Option<u64> {
+    opaque.checked_sub(OPAQUE_BASE).filter(|request| *request < OPAQUES)
 }
 
 fn decimal(digits: &mut [u8], mut value: u64) {
@@ -124,8 +135,10 @@ mod tests {
 
     #[test]
     fn each_message_has_its_own_opaque_key_and_born_time() {
-        for batch in [1, 3] {
-            let load = Load { batch, body_bytes: 20, ..Load::default() };
+        for (batch, encoding) in
+            [(1, Encoding::Json), (3, Encoding::Json), (1, Encoding::Binary), (3, Encoding::Binary)]
+        {
+            let load = Load { batch, body_bytes: 20, encoding, ..Load::default() };
             let template = Template::new(&load, 7, "T", 2, Some(3));
             let mut output = Vec::new();
             template.write(&mut output, 5, 255, 1_700_000_000_123);

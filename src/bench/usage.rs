@@ -1,7 +1,8 @@
 //! What a process uses, from `/proc`.
 
-use std::fs;
+use std::{fs, time::Duration};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// Clock ticks a second in `/proc/<pid>/stat`, the same on every Linux.
@@ -46,7 +47,10 @@ impl Usage {
 
     /// What this process has used so far.
     pub fn own() -> Self {
-        Self::of(std::process::id()).unwrap_or_default()
+        Self {
+            cpu_seconds: cpu_time(ClockId::ProcessCPUTime).as_secs_f64(),
+            ..Self::of(std::process::id()).unwrap_or_default()
+        }
     }
 
     /// What was used since an earlier look; memory as it is now.
@@ -57,6 +61,18 @@ impl Usage {
             ..self
         }
     }
+}
+
+fn cpu_time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// How long this thread has run so far, or would have if a core had been free: all but what it slept.
+pub(super) fn thread_awake() -> Duration {
+    let queued = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let queued = queued.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
+    cpu_time(ClockId::ThreadCPUTime) + Duration::from_nanos(queued)
 }
 
 /// The process that listens on a TCP port of this machine, if it can be seen.
@@ -78,6 +94,11 @@ pub(super) fn listener(port: u16) -> Option<u32> {
         links.into_iter().any(|link| inodes.iter().any(|inode| link.as_os_str() == inode.as_str()))
     };
     pids.into_iter().find(holds)
+}
+
+/// The process that listens at an address of this machine, if it can be seen.
+pub(super) fn listener_at(address: &str) -> Option<u32> {
+    listener(address.rsplit_once(':')?.1.parse().ok()?)
 }
 
 #[cfg(test)]

@@ -135,8 +135,8 @@ struct Round {
 }
 
 impl Index {
-    /// Opens the index files under `folder`. Strange names and longer files are ignored with a warning. One that is too short is removed: a crash
-    /// left it empty, or a kill in the middle of a cut, and all it can hold is in the log.
+    /// Opens the index files under `folder`. Strange names and longer files are ignored with a warning. One that is too short, which a crash leaves
+    /// or a kill in the middle of a cut, and one with a damaged header are removed: all they can hold is in the log.
     ///
     /// # Errors
     /// [`StoreError::Option`] if there are no slots or no entries; [`StoreError::Io`].
@@ -403,7 +403,8 @@ impl Index {
             let file = self.directory.open(&file_path)?;
             let header = Header::read(&*file)?;
             if header.count > self.shape.entries {
-                warn!(path, count = header.count, "index file has a damaged header, ignored");
+                warn!(path, count = header.count, "index file has a damaged header, removed");
+                self.directory.remove(&file_path)?;
                 continue;
             }
             files.push(Arc::new(IndexFile { name: entry.name, file, header: Mutex::new(header) }));

@@ -262,6 +262,23 @@ fn strange_names_and_files_too_long_are_ignored_and_files_too_short_are_removed(
 }
 
 #[test]
+fn a_file_with_a_damaged_header_is_removed_for_good() {
+    // It stayed beside those that took its place, and every audit found it.
+    let directory = MemoryDirectory::new();
+    let index = small(&directory);
+    put(&index, "a", 1);
+    index.write_round().unwrap();
+    file(&directory, 0).write_at(36, &u32::MAX.to_be_bytes()).unwrap();
+
+    let index = small(&directory);
+
+    assert_eq!(names(&directory), [""; 0]);
+    put(&index, "a", 1);
+    index.write_round().unwrap();
+    assert_eq!(found(&index, "a"), [1]);
+}
+
+#[test]
 fn options_that_allow_no_entry_are_refused_by_their_keys() {
     for (slots, entries, key) in
         [(0, 10, "maxHashSlotNum"), (1 << 31, 10, "maxHashSlotNum"), (5, 1, "maxIndexNum"), (5, 1 << 31, "maxIndexNum")]

@@ -1373,6 +1373,31 @@ fn store_36_a_byte_changed_above_the_checkpoint_costs_that_message_alone_while_t
     }
 }
 
+#[test]
+fn store_36_damage_above_the_checkpoint_to_what_no_checksum_covers_costs_that_message_alone() {
+    // It went to a queue that is none, or to none at all; the next one of its queue then left an offset out, and was taken for damaged instead.
+    let (machine, places) = ten_and_ten();
+    let segment = machine.read(&machine.segment(0));
+    let start = usize::try_from(places[0].0.0).unwrap();
+    let topic_at = segment[start..].windows(6).position(|bytes| bytes == b"orders").unwrap() as u64;
+    // Queue id, a flag that makes it a record of no queue, the topic.
+    for (at, mask) in [(12, 0x10), (14, 1), (15, 1), (39, 4), (topic_at, 0x10), (topic_at + 5, 1)] {
+        for (n, (position, _)) in places.iter().enumerate().take(9) {
+            let damaged = machine.killed_in_this_boot();
+            let byte = segment[usize::try_from(position.0 + at).unwrap()] ^ mask;
+            damaged.overwrite(&damaged.segment(0), position.0 + at, &[byte]);
+            let store = damaged.open();
+
+            let wanted: Vec<_> = (0..20).filter(|m| *m != 10 + n).map(|m| format!("m{m}")).collect();
+            assert_eq!(names_of(&store, "orders", 0), wanted, "byte {at} of message {} with {mask:#x}", 10 + n);
+            let others = store.queues().len();
+            assert_eq!(others, 1, "queues, with byte {at} of message {} changed by {mask:#x}", 10 + n);
+            let ranges = store.figures().into_iter().find(|figure| figure.name == "damagedRanges").unwrap();
+            assert_eq!(ranges.value, FigureValue::Number(1.0));
+        }
+    }
+}
+
 #[cfg(debug_assertions)]
 #[test]
 fn taking_damage_for_a_torn_tail_would_lose_messages() {

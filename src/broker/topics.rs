@@ -26,7 +26,7 @@ pub(crate) const AUTO_CREATE_TOPIC: &str = "TBW102";
 /// Queues of a topic that is created because a message waits for it.
 const RESOLVED_QUEUES: u32 = 4;
 /// Most queues that a topic of the file may have; more than a request may ask for, since the file may come from another broker.
-const QUEUES_MAX: i32 = 65_536;
+const QUEUES_MAX: i32 = QueueId::COUNT_MAX.cast_signed();
 /// Queues of the topic for benchmarks, as in RocketMQ.
 const BENCHMARK_QUEUES: u32 = 1024;
 /// Queues of the topic named like the cluster, as in RocketMQ.

@@ -37,6 +37,11 @@ pub struct Topic(Arc<str>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct QueueId(pub u32);
 
+impl QueueId {
+    /// Most queues of a topic, of another broker's store, too. No record has a queue id from here on.
+    pub const COUNT_MAX: u32 = 65_536;
+}
+
 impl Topic {
     /// A topic of this name. The name is taken as it is; the broker checks names at its door.
     pub fn new(name: impl Into<Arc<str>>) -> Self {

@@ -158,7 +158,7 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     for segment in segments.iter().filter(|segment| segment.end() <= from) {
         report_damaged_start(store, segment);
     }
-    let scan = scan(store, &segments, from, last, floor)?;
+    let scan = scan(store, &segments, from, last, floor, checkpoint.is_some())?;
     let end = scan.end;
     if let Some((_, position)) = known.filter(|(_, position)| *position > end) {
         store.report_damage(end, position, "is missing");
@@ -445,19 +445,24 @@ struct Scanned {
     records: u64,
 }
 
-/// Verifies and dispatches everything from `from` on.
+/// Verifies and dispatches everything from `from` on; `knows_queues` says that the queues hold all before it.
 fn scan(
     store: &MessageStore,
     segments: &[Arc<Segment>],
     from: PhysicalOffset,
     mut last: Option<LastRecord>,
     floor: DurableFloor,
+    knows_queues: bool,
 ) -> Result<Scanned, StoreError> {
     let newest = newest_with_records(store, segments)?;
     let mut end = from;
     let mut records = 0;
-    let mut next_offsets =
-        NextOffsets { next: HashMap::new(), has_gaps: !matches!(floor, DurableFloor::Position { .. }) };
+    let mut next_offsets = NextOffsets {
+        next: HashMap::new(),
+        has_gaps: !matches!(floor, DurableFloor::Position { .. }),
+        knows_queues,
+        seen: 0,
+    };
     'segments: for segment in segments.iter().filter(|segment| segment.end() > from) {
         let is_newest = newest.is_none_or(|newest| segment.base >= newest);
         let start = from.max(segment.base);
@@ -478,11 +483,13 @@ fn scan(
             while at < left && !torn && round.len() < ROUND_RECORDS_MAX && window.has(at + WINDOW_BYTES / 2) {
                 let position = start.plus(at as u64);
                 let mut doubted = None;
+                let is_torn_tail = is_newest
+                    && matches!(floor, DurableFloor::Position { durable, same_boot: false } if position >= durable);
                 let found = match look(&bytes[at..], position, segment.end().since(position), true) {
                     // What we wrote behind our checkpoint counts on without a gap, or begins anew. Without one, nothing is cut for this.
                     Found::Record(record)
                         if (matches!(floor, DurableFloor::Position { .. }) || !is_newest)
-                            && !next_offsets.take(store, record) =>
+                            && !next_offsets.take(store, record, is_torn_tail) =>
                     {
                         doubted = Some(record).filter(|_| !matches!(floor, DurableFloor::Position { .. }));
                         Found::Bad
@@ -575,6 +582,10 @@ struct NextOffsets {
     next: HashMap<(Topic, QueueId), Expected>,
     /// Offsets may be missing: records were lost on the way, or nothing is known of the log.
     has_gaps: bool,
+    /// The queues hold all that was before the first record.
+    knows_queues: bool,
+    /// Records so far.
+    seen: u64,
 }
 
 /// What the next record of a queue must have.
@@ -585,10 +596,15 @@ struct Expected {
 }
 
 impl NextOffsets {
-    /// Whether a record has the next offset of its queue, or the first of all. Of a queue without entries nothing is known: it may be what is
-    /// left of a deleted topic.
-    fn take(&mut self, store: &MessageStore, record: RecordView<'_>) -> bool {
+    /// Whether a record has the next offset of its queue, or the first of all. Of a queue without entries nothing is known where the queues do not
+    /// hold what was before.
+    ///
+    /// A record that leaves out no more offsets than there were records is right all the same: the one before it in its queue had damage in its
+    /// topic, queue or flags, which have no checksum, and went elsewhere. Not so where a write may have been torn: then it is left of an earlier one.
+    fn take(&mut self, store: &MessageStore, record: RecordView<'_>, may_be_torn: bool) -> bool {
         let (topic, position) = (record.topic(), record.physical_offset());
+        let unnoticed = if may_be_torn { 0 } else { self.seen };
+        self.seen += 1;
         // What a deleted topic held says nothing of the queues that came after it.
         if !record.sys_flag().is_queued() || store.dispatcher.deletions.covers(topic, position) {
             return true;
@@ -596,11 +612,19 @@ impl NextOffsets {
         let (queue_id, found) = (record.queue_id(), record.queue_offset().0);
         let key = (Topic::from(topic), queue_id);
         let is_first = !self.next.contains_key(&key);
+        let is_unknown = || store.dispatcher.queues.get(topic, queue_id).is_none();
+        // Where a write may have been torn the log would end here: rather a queue too many, if only that of a topic whose deletion was forgotten.
+        if is_first && found != 0 && self.knows_queues && !self.has_gaps && !may_be_torn && is_unknown() {
+            return false;
+        }
         let expected = self.next.entry(key).or_insert_with(|| {
             let end = store.dispatcher.queues.get(topic, queue_id).and_then(|queue| queue.end());
             end.map_or(Expected { next: found, before_gap: Some(0) }, |end| Expected { next: end.0, before_gap: None })
         });
-        let is_gap = self.has_gaps && found > expected.next;
+        let is_gap = found > expected.next && (self.has_gaps || found - expected.next <= unnoticed);
+        if is_gap && !self.has_gaps {
+            store.report_damage(position, position, "lacks records of a queue before this position");
+        }
         let is_next = found == expected.next
             || found == 0
             || is_gap

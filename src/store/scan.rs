@@ -3,7 +3,7 @@
 use memchr::memmem;
 
 use crate::{
-    model::PhysicalOffset,
+    model::{PhysicalOffset, QueueId},
     mutation::Mutation,
     record::{Frame, RecordView, kind, layout::BLANK_BYTES_MIN},
 };
@@ -75,7 +75,8 @@ fn is_sound(record: RecordView<'_>) -> bool {
     let properties = record.properties().as_bytes();
     let properties_at = record.end().0 - properties.len() as u64;
     // No topic has a NUL in its name.
-    (record.body_is_sound() || Mutation::BodyUnchecked.is_on())
+    record.queue_id().0 < QueueId::COUNT_MAX
+        && (record.body_is_sound() || Mutation::BodyUnchecked.is_on())
         && ((!record.topic().contains('\0') && !has_lost_page(properties, properties_at))
             || Mutation::PropertiesUnchecked.is_on())
 }

@@ -14,9 +14,12 @@ use rustix::{
 };
 
 use super::{BenchError, Load, answer::Answer, report::Growth};
-use crate::protocol::{
-    Command, RequestCode, ResponseCode,
-    frame::{decode, encode_whole},
+use crate::{
+    model::DelayText,
+    protocol::{
+        Command, RequestCode, ResponseCode,
+        frame::{decode, encode_whole},
+    },
 };
 
 /// The topic of what waits.
@@ -194,17 +197,7 @@ impl Link {
         let text = String::from_utf8_lossy(&answer.body.to_bytes()).into_owned();
         let table = text.lines().find_map(|line| line.strip_prefix("messageDelayLevel="));
         let table = table.ok_or_else(|| self.strange("no messageDelayLevel in its configuration"))?;
-        let duration = |token: &str| {
-            let (number, unit) = token.split_at_checked(token.len().checked_sub(1)?)?;
-            let seconds = match unit {
-                "s" => 1,
-                "m" => 60,
-                "h" => 3600,
-                "d" => 86_400,
-                _ => return None,
-            };
-            Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
-        };
+        let duration = |token: &str| token.parse().ok().map(|DelayText(delay)| delay);
         let durations: Option<Vec<_>> = table.replace("\\ ", " ").split_whitespace().map(duration).collect();
         durations.ok_or_else(|| self.strange(format!("messageDelayLevel={table}")))
     }

@@ -20,9 +20,9 @@ use super::{
 use crate::{
     broker::audit_tables,
     config::{Origin, Settings},
-    delay::{DelaySummary, DelayText, LevelAudit, LevelScheduler, RealQueue, RealTopics},
+    delay::{DelaySummary, LevelAudit, LevelScheduler, RealQueue, RealTopics},
     env::{Directory, Env, FsDirectory, SystemClock},
-    model::{PhysicalOffset, QueueId, Timestamp},
+    model::{DelayText, PhysicalOffset, QueueId, Timestamp},
     store::{
         ClockJumps, Finding, Grade, Repaired, SET_ASIDE_FOLDER, StateFile, StoreAudit, StoreError, StoreOptions, audit,
         detect_lengths, keep_brokers_out, repair,

@@ -14,7 +14,7 @@ use super::{
     print::{self, Output},
     send::now_ms,
 };
-use crate::delay::DelayText;
+use crate::model::DelayText;
 
 /// Show the delay levels of running brokers: how long each waits, how many messages wait in it, when the next is due
 ///
@@ -44,7 +44,7 @@ impl LevelWords {
         Self(
             words
                 .split_ascii_whitespace()
-                .map(|word| Some((word.to_owned(), duration(word)?)))
+                .map(|word| Some((word.to_owned(), word.parse::<DelayText>().ok()?.0)))
                 .collect::<Option<_>>()
                 .unwrap_or_default(),
         )
@@ -259,18 +259,6 @@ pub(super) fn due(in_ms: i64) -> String {
         120_000..=7_199_999 => format!("in {} min", in_ms / 60_000),
         _ => format!("in {} h {} min", in_ms / 3_600_000, in_ms / 60_000 % 60),
     }
-}
-
-fn duration(word: &str) -> Option<Duration> {
-    let (number, unit) = word.split_at_checked(word.len().checked_sub(1)?)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return None,
-    };
-    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    DELAY_MS_MAX, DelayLevel, DelayText, LevelTable, PARKED_REASON,
+    DELAY_MS_MAX, DelayLevel, LevelTable, PARKED_REASON,
     apache::{Candidate, Matching, WithoutKey, has_unique_key, may_be_restored},
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset},
     entries::end_of,
@@ -26,7 +26,7 @@ use super::{
     stamp::{Generation, Stamp},
 };
 use crate::{
-    model::{PARKING_TOPIC, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp},
+    model::{DelayText, PARKING_TOPIC, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp},
     record::RecordView,
     store::{
         AuditPart, AuditedRecord, ClockJumps, Dispatched, Findings, QueueEntry, QueueFiles, QueueSummary, StateFile,

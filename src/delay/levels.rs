@@ -1,7 +1,7 @@
 //! The table of delay levels: what `messageDelayLevel` says.
 //!
-//! The text is tokens separated by single spaces; spaces behind the last token are allowed. A token is a decimal number and, as its last
-//! character, a unit: `s`, `m`, `h` or `d`. The first token is level 1. Levels need not ascend.
+//! The text is tokens separated by single spaces; spaces behind the last token are allowed. A token is a [`DelayText`]. The first
+//! token is level 1. Levels need not ascend.
 //!
 //! Unlike Apache RocketMQ, which keeps the levels before a bad token and takes zero and negative values, the text counts whole or not at
 //! all, and each value is above zero.
@@ -12,7 +12,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::stamp::DELIVER_AT_MS_MAX;
 use crate::{
-    model::{QueueId, Timestamp},
+    model::{DelayText, DelayTextError, QueueId, Timestamp},
     mutation::Mutation,
 };
 
@@ -24,9 +24,6 @@ pub const LEVELS_DEFAULT: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 2
 pub const LEVELS_MAX: usize = 1024;
 /// Longest delay of a level in milliseconds, about 4459 years: the deliver time must fit the 48 bits it has in a record.
 pub const DELAY_MS_MAX: u64 = DELIVER_AT_MS_MAX / 2;
-
-/// Units and their milliseconds, the longest first.
-const UNITS: [(char, u64); 4] = [('d', 86_400_000), ('h', 3_600_000), ('m', 60_000), ('s', 1_000)];
 
 /// A delay level, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,18 +161,22 @@ impl FromStr for LevelTable {
 }
 
 fn parse_token(token: &str) -> Result<Duration, LevelTableReason> {
-    let unit = token.chars().last().ok_or(LevelTableReason::Space)?;
-    let &(_, unit_ms) = UNITS.iter().find(|(name, _)| *name == unit).ok_or(LevelTableReason::Unit)?;
-    let number = &token[..token.len() - unit.len_utf8()];
-    let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
-    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return Err(LevelTableReason::Number);
+    if token.is_empty() {
+        return Err(LevelTableReason::Space);
     }
-    if number.starts_with('-') || digits.bytes().all(|digit| digit == b'0') {
+    let DelayText(delay) = token.parse().map_err(|error| match error {
+        DelayTextError::Unit => LevelTableReason::Unit,
+        DelayTextError::Number => LevelTableReason::Number,
+        DelayTextError::Negative => LevelTableReason::NotAboveZero,
+        DelayTextError::TooLong => LevelTableReason::TooLong,
+    })?;
+    if delay.is_zero() {
         return Err(LevelTableReason::NotAboveZero);
     }
-    let delay_ms = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
-    delay_ms.filter(|&delay_ms| delay_ms <= DELAY_MS_MAX).map(Duration::from_millis).ok_or(LevelTableReason::TooLong)
+    if delay > Duration::from_millis(DELAY_MS_MAX) {
+        return Err(LevelTableReason::TooLong);
+    }
+    Ok(delay)
 }
 
 /// Each level and its duration, in the longest unit that divides it: `1 = 1s, 2 = 5s, 3 = 2m`.
@@ -192,20 +193,6 @@ impl fmt::Display for LevelTable {
 impl fmt::Display for DelayLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// A duration as a token of the table: in the longest unit that divides it, in `ms` if none does.
-#[derive(Debug, Clone, Copy)]
-pub struct DelayText(pub Duration);
-
-impl fmt::Display for DelayText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = self.0.as_millis();
-        match UNITS.iter().find(|(_, unit_ms)| ms > 0 && ms.is_multiple_of(u128::from(*unit_ms))) {
-            Some((name, unit_ms)) => write!(f, "{}{name}", ms / u128::from(*unit_ms)),
-            None => write!(f, "{ms}ms"),
-        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Values that obey their own rules. Nothing here reads a clock, a file or a socket.
 
+mod delay_text;
 mod message;
 mod offset;
 mod properties;
 mod timestamp;
 mod topic;
 
+pub use delay_text::{DelayText, DelayTextError};
 pub use message::{MessageDraft, SysFlag};
 pub use offset::{PhysicalOffset, QueueOffset};
 pub use properties::{Properties, PropertiesView, names};

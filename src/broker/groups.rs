@@ -10,7 +10,7 @@ use std::{
 
 use tracing::info;
 
-use super::{BrokerOptions, blocking::blocking, failure::Failure, table_file::TableFile};
+use super::{BrokerOptions, failure::Failure, table_file::TableFile};
 use crate::{
     model::is_name_byte,
     protocol::{
@@ -51,8 +51,6 @@ struct State {
     table: HashMap<String, Arc<SubscriptionGroupConfig>>,
     forbidden: BTreeMap<String, BTreeMap<String, i32>>,
     version: DataVersion,
-    /// Number of the last change; see [`TableFile`].
-    change: u64,
 }
 
 impl Groups {
@@ -69,7 +67,7 @@ impl Groups {
         for name in SYSTEM_GROUPS {
             table.entry(name.into()).or_insert_with(|| Arc::new(named(name)));
         }
-        let state = State { table, forbidden: loaded.forbidden_table, version: loaded.data_version, change: 0 };
+        let state = State { table, forbidden: loaded.forbidden_table, version: loaded.data_version };
         Self {
             auto_create: AtomicBool::new(options.auto_create_groups),
             groups_max: options.groups_max,
@@ -176,7 +174,7 @@ impl Groups {
 
     fn note_change(&self, state: &mut State) {
         state.version = state.version.next(self.store.env().clock.wall().0);
-        state.change += 1;
+        self.file.note_change();
     }
 
     /// How often the file could not be saved.
@@ -186,19 +184,16 @@ impl Groups {
 
     /// Saves what is not saved yet.
     pub(super) fn save(&self) {
-        let change = self.state().change;
-        blocking(|| self.file.save_or_warn(change, || self.render()));
+        self.file.save_or_warn(|| self.render());
     }
 
     fn save_on_request(&self) -> Result<(), Failure> {
-        let change = self.state().change;
-        blocking(|| self.file.save_on_request(change, || self.render()))
+        self.file.save_on_request(|| self.render())
     }
 
-    /// The last change that is in the text of the file, and the text.
-    fn render(&self) -> (u64, Vec<u8>) {
-        let change = self.state().change;
-        (change, json::to_vec_pretty(&self.all()))
+    /// The text of the file.
+    fn render(&self) -> Vec<u8> {
+        json::to_vec_pretty(&self.all())
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {

@@ -8,7 +8,7 @@ use std::{
 
 use super::table_file::TableFile;
 use crate::{
-    model::{QueueId, Timestamp, Topic},
+    model::{QueueId, Topic},
     protocol::{
         body::{self, DataVersion},
         json,
@@ -36,8 +36,6 @@ struct State {
     groups: HashMap<String, HashMap<Topic, BTreeMap<i32, i64>>>,
     version: DataVersion,
     commits: u64,
-    /// Number of the last change; see [`TableFile`].
-    change: u64,
 }
 
 impl ConsumerOffsets {
@@ -48,6 +46,7 @@ impl ConsumerOffsets {
             file.load(|text| json::from_slice(text.as_bytes()).map_err(|error| error.to_string())).unwrap_or_default();
         let offsets = Self { version_step: version_step.max(1), store, file, state: Mutex::default() };
         let mut state = State { version: loaded.data_version, ..State::default() };
+        let mut is_corrected = false;
         for (key, queues) in loaded.offset_table {
             let Some((topic, group)) = key.split_once(SEPARATOR) else {
                 tracing::warn!(key, "consumer offset without a group left out");
@@ -59,7 +58,8 @@ impl ConsumerOffsets {
                 if within != offset {
                     let said = offset;
                     tracing::warn!(topic = %topic, queue_id, group, said, queue_offset = within, "consumer offset beyond its queue corrected");
-                    state.change += 1;
+                    is_corrected = true;
+                    offsets.file.note_change();
                 }
                 state
                     .groups
@@ -70,7 +70,6 @@ impl ConsumerOffsets {
                     .insert(queue_id, within);
             }
         }
-        let is_corrected = state.change > 0;
         *offsets.state() = state;
         if is_corrected && let Err(error) = offsets.save() {
             // Should the broker stop before the next save, what the queue got meanwhile would seem read.
@@ -116,7 +115,7 @@ impl ConsumerOffsets {
             state.version = state.version.next(now.0);
         }
         if before != Some(within) {
-            state.change += 1;
+            self.file.note_change();
         }
     }
 
@@ -133,7 +132,6 @@ impl ConsumerOffsets {
 
     /// Forgets a topic.
     pub(crate) fn remove_topic(&self, topic: &str) {
-        let now = self.store.env().clock.wall();
         let mut state = self.state();
         let mut removed = false;
         for topics in state.groups.values_mut() {
@@ -141,16 +139,15 @@ impl ConsumerOffsets {
         }
         if removed {
             state.groups.retain(|_, topics| !topics.is_empty());
-            state.note_removal(now);
+            self.note_removal(&mut state);
         }
     }
 
     /// Forgets a group.
     pub(crate) fn remove_group(&self, group: &str) {
-        let now = self.store.env().clock.wall();
         let mut state = self.state();
         if state.groups.remove(group).is_some() {
-            state.note_removal(now);
+            self.note_removal(&mut state);
         }
     }
 
@@ -164,14 +161,7 @@ impl ConsumerOffsets {
     /// # Errors
     /// As the directory gives them; the next save tries again.
     pub(crate) fn save(&self) -> io::Result<()> {
-        let change = self.state().change;
-        self.file.save(change, || {
-            let (change, table) = {
-                let state = self.state();
-                (state.change, state.to_body())
-            };
-            (change, json::to_vec_pretty(&table))
-        })
+        self.file.save(|| json::to_vec_pretty(&self.all()))
     }
 
     /// How often the file could not be saved.
@@ -186,17 +176,17 @@ impl ConsumerOffsets {
         i64::try_from(range.max.0).unwrap_or(i64::MAX)
     }
 
+    fn note_removal(&self, state: &mut State) {
+        state.version = state.version.next(self.store.env().clock.wall().0);
+        self.file.note_change();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn note_removal(&mut self, now: Timestamp) {
-        self.version = self.version.next(now.0);
-        self.change += 1;
-    }
-
     fn to_body(&self) -> body::ConsumerOffsets {
         let mut table = BTreeMap::new();
         for (group, topics) in &self.groups {

@@ -8,18 +8,20 @@ use std::{
     },
 };
 
-use super::failure::Failure;
+use super::{blocking::blocking, failure::Failure};
 use crate::{
     env::Clock,
     protocol::ResponseCode,
     store::{FailureRow, Loaded, MessageStore, StateFile},
 };
 
-/// A state file that is written whole after changes of its table. Changes are numbered from 1; one write covers all changes made before it
-/// began, so that many changes at once cost few writes.
+/// A state file that is written whole after changes of its table. One write covers all changes noted before it began, so that many changes at
+/// once cost few writes.
 pub(crate) struct TableFile {
     name: &'static str,
     file: StateFile,
+    /// Number of the last change.
+    changed: AtomicU64,
     /// The last change that is in the file.
     saved: Mutex<u64>,
     row: FailureRow,
@@ -33,6 +35,7 @@ impl TableFile {
         Self {
             name,
             file: store.state_file(name),
+            changed: AtomicU64::new(0),
             saved: Mutex::new(0),
             row: FailureRow::new("save a state file"),
             clock: store.env().clock.clone(),
@@ -64,29 +67,35 @@ impl TableFile {
         }
     }
 
-    /// Writes the table for a change made on request, unless the file already holds it.
+    /// Takes note of a change. The table must be locked, so that who renders it from now on sees the change.
+    pub(crate) fn note_change(&self) {
+        self.changed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Writes the table after a change made on request, unless the file already holds it.
     ///
     /// # Errors
     /// Code 1: it could not be written; a later save tries again.
-    pub(crate) fn save_on_request(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) -> Result<(), Failure> {
-        self.save(change, render).map_err(|error| {
+    pub(crate) fn save_on_request(&self, render: impl FnOnce() -> Vec<u8>) -> Result<(), Failure> {
+        blocking(|| self.save(render)).map_err(|error| {
             let remark = format!("the change holds until the broker stops, but {} was not saved: {error}", self.name);
             Failure::new(ResponseCode::SYSTEM_ERROR, remark)
         })
     }
 
-    /// Writes the table unless the file already holds the change. `render` gives the last change in the text, and the text. The first failure in
-    /// a row is logged, then one a minute, and its end.
+    /// Writes the table, whose text `render` gives, unless the file already holds all changes. The first failure in a row is logged, then one a
+    /// minute, and its end.
     ///
     /// # Errors
     /// As the directory gives them; a later save tries again.
-    pub(crate) fn save(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) -> io::Result<()> {
+    pub(crate) fn save(&self, render: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        if *saved >= change {
+        // Before the text: what changes meanwhile may be in it, but counts as not saved.
+        let covers = self.changed.load(Ordering::Acquire);
+        if *saved >= covers {
             return Ok(());
         }
-        let (covers, text) = render();
-        let written = self.file.save(&String::from_utf8_lossy(&text));
+        let written = self.file.save(&String::from_utf8_lossy(&render()));
         let outcome = written.as_ref().map_err(|error| error as &dyn std::error::Error);
         self.row.attempted(outcome, self.clock.since_boot(), || self.file.display());
         match &written {
@@ -102,8 +111,8 @@ impl TableFile {
     }
 
     /// As [`TableFile::save`], for tables that hold in memory even if they cannot be saved now.
-    pub(crate) fn save_or_warn(&self, change: u64, render: impl FnOnce() -> (u64, Vec<u8>)) {
+    pub(crate) fn save_or_warn(&self, render: impl FnOnce() -> Vec<u8>) {
         // Already logged.
-        let _ = self.save(change, render);
+        let _ = blocking(|| self.save(render));
     }
 }

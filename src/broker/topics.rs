@@ -7,7 +7,7 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::{BrokerOptions, blocking::blocking, failure::Failure, perm, table_file::TableFile};
+use super::{BrokerOptions, failure::Failure, perm, table_file::TableFile};
 use crate::{
     model::{
         DLQ_PREFIX, PARKING_TOPIC, PhysicalOffset, QueueId, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX, SCHEDULE_TOPIC,
@@ -76,8 +76,6 @@ struct TopicOptions {
 struct State {
     table: HashMap<Topic, Arc<TopicConfig>>,
     version: DataVersion,
-    /// Number of the last change; see [`TableFile`].
-    change: u64,
 }
 
 impl Topics {
@@ -94,7 +92,7 @@ impl Topics {
             correct(&mut config, queues);
             (topic, Arc::new(config))
         });
-        let state = State { table: table.collect(), version: loaded.data_version, change: 0 };
+        let state = State { table: table.collect(), version: loaded.data_version };
         let topics = Self {
             options: TopicOptions {
                 cluster: options.cluster.clone(),
@@ -315,7 +313,7 @@ impl Topics {
 
     fn note_change(&self, state: &mut State) {
         state.version = state.version.next(self.store.env().clock.wall().0);
-        state.change += 1;
+        self.file.note_change();
     }
 
     /// How often the file could not be saved.
@@ -325,19 +323,16 @@ impl Topics {
 
     /// Saves what is not saved yet.
     pub(super) fn save(&self) {
-        let change = self.state().change;
-        blocking(|| self.file.save_or_warn(change, || self.render()));
+        self.file.save_or_warn(|| self.render());
     }
 
     fn save_on_request(&self) -> Result<(), Failure> {
-        let change = self.state().change;
-        blocking(|| self.file.save_on_request(change, || self.render()))
+        self.file.save_on_request(|| self.render())
     }
 
-    /// The last change that is in the text of the file, and the text.
-    fn render(&self) -> (u64, Vec<u8>) {
-        let change = self.state().change;
-        (change, json::to_vec_pretty(&self.all()))
+    /// The text of the file.
+    fn render(&self) -> Vec<u8> {
+        json::to_vec_pretty(&self.all())
     }
 
     fn add_system_topics(&self, options: &BrokerOptions) {

@@ -142,9 +142,11 @@ impl Drop for Broker {
 /// What was read while or after a level was drained.
 struct Read {
     messages: u64,
+    /// How many of them were stored after the start.
+    fresh: u64,
     /// When the last of them came.
     last: Instant,
-    /// Least and greatest store time.
+    /// Least and greatest store time of those.
     stored_ms: (i64, i64),
 }
 
@@ -176,7 +178,6 @@ pub fn drain(options: &DrainOptions, progress: &AtomicU64) -> Result<Report, Ben
     let filled = send(load, progress)?;
     let sent_at = Instant::now();
     let waiting = filled.acknowledged;
-    let early = Link::new(&load.address)?.ends(load)? - begin;
     broker.end(options.kill)?;
     drop(broker);
     thread::sleep((wait + Duration::from_secs(1)).saturating_sub(sent_at.elapsed()));
@@ -233,17 +234,22 @@ pub fn drain(options: &DrainOptions, progress: &AtomicU64) -> Result<Report, Ben
         };
         Ok((read, beside))
     })?;
-    let restored_now = restored.saturating_sub(early.unsigned_abs());
-    let mut report = Report::new("drain", &load.address, restored_now, restored_in, load.body_bytes);
+    let consumed_in = read.last - began;
+    if read.messages >= restored {
+        // Consumers may see the last before the next look does.
+        restored_in = restored_in.min(consumed_in);
+    }
+    let mut report = Report::new("drain", &load.address, read.fresh, restored_in, load.body_bytes);
     report.acknowledged = waiting;
     report.judge(Usage::default(), used, 0.0);
-    let by_store_time = (read.stored_ms.1 - read.stored_ms.0).max(1) as f64 / 1e3;
+    let by_store_time = (read.stored_ms.1.saturating_sub(read.stored_ms.0)).max(1) as f64 / 1e3;
+    let early = read.messages - read.fresh;
     for (name, value) in [
         ("seconds until it answered", answered.as_secs_f64()),
         ("its CPU seconds until it answered", at_first.map_or(0.0, |usage| usage.cpu_seconds)),
         ("seconds until the last was restored", restored_in.as_secs_f64()),
-        ("seconds until the last was consumed", (read.last - began).as_secs_f64()),
-        ("restored a second by store time", restored_now as f64 / by_store_time),
+        ("seconds until the last was consumed", consumed_in.as_secs_f64()),
+        ("restored a second by store time", read.fresh as f64 / by_store_time),
         ("sent a second before", filled.per_second),
         ("restored before the stop", early as f64),
         ("missing", waiting.saturating_sub(restored) as f64),
@@ -256,6 +262,11 @@ pub fn drain(options: &DrainOptions, progress: &AtomicU64) -> Result<Report, Ben
         for (name, latencies) in beside.report.latencies {
             report.latencies.insert(format!("beside: {name}"), latencies);
         }
+    }
+    if early > 0 {
+        report.remarks.push(format!(
+            "{early} messages were due before the broker had stopped and do not count; use a longer level"
+        ));
     }
     if restored < waiting {
         report.remarks.push(format!("{} acknowledged messages were not restored", waiting - restored));
@@ -276,7 +287,7 @@ fn read_all(
         let mut link = Link::new(&load.address)?;
         let template = PullTemplate::new(topic, *queue_id, PULL, Some(HOLD_MS), load.encoding);
         let (mut offset, mut output) = (*from, Vec::new());
-        let mut read = Read { messages: 0, last: Instant::now(), stored_ms: (i64::MAX, 0) };
+        let mut read = Read { messages: 0, fresh: 0, last: Instant::now(), stored_ms: (i64::MAX, 0) };
         while received.load(Ordering::Relaxed) < wanted && read.last.elapsed() < STANDSTILL {
             template.write(&mut output, offset);
             link.write(&output)?;
@@ -289,6 +300,7 @@ fn read_all(
                         read.messages += 1;
                         let at = stored_ms(record);
                         if at >= from_ms {
+                            read.fresh += 1;
                             read.stored_ms = (read.stored_ms.0.min(at), read.stored_ms.1.max(at));
                         }
                     }
@@ -313,6 +325,7 @@ fn read_all(
                 None => one,
                 Some(all) => Read {
                     messages: all.messages + one.messages,
+                    fresh: all.fresh + one.fresh,
                     last: all.last.max(one.last),
                     stored_ms: (all.stored_ms.0.min(one.stored_ms.0), all.stored_ms.1.max(one.stored_ms.1)),
                 },

@@ -335,7 +335,85 @@ pub(super) fn wall_exact_ms() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use bytes::BytesMut;
+
     use super::*;
+    use crate::protocol::{
+        RequestCode, ResponseCode,
+        frame::{decode, encode_whole},
+    };
+
+    /// A broker that answers everything at once, but sends only when `held` of them have come over a connection.
+    fn hesitant_broker(held: usize) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                thread::spawn(move || answer(stream.unwrap(), held));
+            }
+        });
+        address
+    }
+
+    fn answer(mut stream: TcpStream, held: usize) {
+        let (mut input, mut sends, mut chunk) = (BytesMut::new(), Vec::new(), [0; 4096]);
+        while let Ok(bytes) = stream.read(&mut chunk)
+            && bytes > 0
+        {
+            input.extend_from_slice(&chunk[..bytes]);
+            while let Some(request) = decode(&mut input).unwrap() {
+                let answer = encode_whole(&request.reply(ResponseCode::SUCCESS)).unwrap();
+                if request.code != RequestCode::SEND_MESSAGE_V2 {
+                    stream.write_all(&answer).unwrap();
+                    continue;
+                }
+                sends.push(answer);
+                if sends.len() == held {
+                    stream.write_all(&sends.concat()).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn at_a_fixed_rate_a_broker_that_stands_still_is_charged_for_all_who_would_have_come() {
+        let load = Load {
+            address: hesitant_broker(100),
+            connections: 1,
+            pace: Pace::Rate(1000.0),
+            count: Some(100),
+            warm_up: Duration::ZERO,
+            ..Load::default()
+        };
+        let report = send(&load, &AtomicU64::new(0)).unwrap();
+
+        // The first was due 99 ms before the last, the tenth from the end 9 ms.
+        let latencies = &report.latencies["answer"];
+        assert_eq!(latencies.count, 100);
+        assert!(latencies.max >= 98.9 && latencies.p90 >= 88.0 && latencies.p50 >= 48.0, "{latencies:?}");
+    }
+
+    #[test]
+    fn no_more_requests_are_in_flight_than_told_and_none_is_answered_twice() {
+        let load = Load {
+            address: hesitant_broker(8),
+            connections: 1,
+            pace: Pace::InFlight(8),
+            count: Some(8),
+            warm_up: Duration::ZERO,
+            ..Load::default()
+        };
+        let run = Run { keeps_acknowledged: true, ..Run::new() };
+        let sent = send_run(&load, &AtomicU64::new(0), run).unwrap();
+
+        assert_eq!(sent.report.acknowledged, 8);
+        assert_eq!(sent.acknowledged, [[0xff]]);
+    }
 
     #[test]
     fn an_acknowledged_request_is_a_bit() {

@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
     failure::Failure,
+    limits,
     print::{self, Output},
 };
 use crate::{
@@ -304,6 +305,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    limits::raise_open_files();
     match &args.what {
         What::Send(args) => {
             let load = args.load(Levels::none(), None)?;

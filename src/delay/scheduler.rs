@@ -700,7 +700,9 @@ impl Scheduler {
                         if !batch.drafts.is_empty() {
                             return (batch, BatchEnd::Full);
                         } else if hint > now && said <= now.plus(job.longest) {
-                            return (batch, BatchEnd::NotDue(hint));
+                            // A jump may lie before it was stored, so that it is due as it says: it is read again as soon as that can tell.
+                            let again = if said > now { said } else { hint.min(now.plus(PAUSE_MAX)) };
+                            return (batch, BatchEnd::NotDue(if failed { again } else { hint }));
                         } else if failed && waits_for_it {
                             return (batch, BatchEnd::ReadFailed);
                         } else if !job.gives_up(now, self.options().park_after) {

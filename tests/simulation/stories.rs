@@ -324,3 +324,27 @@ fn a_torn_tail_is_cut_where_the_checkpoint_ends_though_the_index_is_lost() {
 
     assert_eq!(machine.process().store.log_range().1, durable);
 }
+
+#[test]
+fn what_cannot_be_read_for_a_moment_as_it_falls_due_is_not_late_by_a_jump_of_the_clock_before_it_was_stored() {
+    // Unread, it may have been stored as long ago as its level ever waited, and have moved along with the jump: it was looked at again only then.
+    let mut machine = Machine::new(Settings { flush_policy: FlushPolicy::Async, levels: "1h".parse().unwrap() });
+    machine.start().unwrap();
+    machine.process().store.append(draft(1)).unwrap();
+    machine.process().store.change_setting("messageDelayLevel", "5s");
+    machine.step_wall(1_800_000);
+    assert!(machine.process().store.follow_clock().unwrap().is_some());
+    machine.process().store.append(draft(1)).unwrap();
+    machine.work();
+    machine.advance(Duration::from_secs(5));
+    machine.directory.fail_under(Path::new("commitlog"), Operation::Read, 0, ErrorKind::Other, u64::MAX);
+    let process = machine.process().clone();
+    assert_eq!(process.scheduler.tick(process.store.now()).restored, 0);
+
+    machine.directory.heal();
+    machine.advance(Duration::from_secs(10));
+    machine.work();
+
+    let range = process.store.queue_range("orders", QueueId(0));
+    assert_eq!(range.map(|range| range.max.0), Some(1));
+}

@@ -8,12 +8,12 @@ mod support;
 use std::{collections::BTreeSet, io, path::Path, sync::Arc, sync::Mutex, time::Duration};
 
 use latermq::{
-    env::{Allocation, Directory, Operation},
+    env::{Allocation, Directory, Forbidden, Operation},
     model::{PhysicalOffset, Properties, QueueId, QueueOffset, SysFlag, Timestamp},
     record::{Record, RecordView},
     store::{
-        AppendError, Dispatched, FigureValue, FlushPolicy, Mended, MessageStore, Plugin, PullStatus, QueueEntry,
-        StoreHandle,
+        AppendError, Dispatched, FigureValue, FlushPolicy, Mended, MessageStore, Plugin, PullQuery, PullStatus,
+        QueueEntry, StoreHandle,
     },
 };
 use support::{Machine, SEGMENT_BYTES, START, bodies, body_of, dispatch_all, draft, ends, logged, message, records};
@@ -1310,8 +1310,7 @@ fn a_pull_never_gives_a_damaged_record() {
     let (position, _) = places[4];
     machine.overwrite(&machine.segment(0), position.0 + 300, b"?");
 
-    let query =
-        latermq::store::PullQuery { topic: "orders", queue_id: QueueId(0), offset: 2, count_max: 1, bytes_max: 1 };
+    let query = PullQuery { topic: "orders", queue_id: QueueId(0), offset: 2, count_max: 1, bytes_max: 1 };
     let pulled = store.pull(&query, &|_| true);
 
     // It goes on behind it: a client would drop everything that follows a damaged record.
@@ -1575,4 +1574,265 @@ fn a_file_in_the_place_of_the_commit_log_keeps_the_broker_from_starting_unless_i
     let store = machine.open();
     store.append(draft("orders", 0, "new")).unwrap();
     assert_eq!(machine.read("commitlog.bad"), b"");
+}
+
+// What may not be read or written, as for a user who is not root.
+
+/// N9: a start was refused, and the message named the folder.
+#[test]
+fn queues_and_index_that_may_not_be_read_or_written_are_moved_aside_and_built_anew() {
+    let derived = [
+        "consumequeue",
+        "consumequeue/orders",
+        "consumequeue/orders/1",
+        "consumequeue/orders/0/00000000000000000000",
+        "consumequeue/orders/0/00000000000000000400",
+        "index",
+        "index/first",
+        "index/last",
+    ];
+    let (machine, places) = four_segments();
+    let indexes = machine.names("index");
+    for path in derived {
+        for what in [Forbidden::All, Forbidden::Writing] {
+            let name = match path {
+                "index/first" => format!("index/{}", indexes[0]),
+                "index/last" => format!("index/{}", indexes[indexes.len() - 1]),
+                path => path.to_owned(),
+            };
+            // A folder that may be read is used as it is: its files tell what may not be done.
+            let is_folder = !name.chars().last().unwrap().is_ascii_digit() || name.ends_with("/1");
+            if is_folder && what == Forbidden::Writing {
+                continue;
+            }
+            let denied = machine.killed();
+            denied.disk.forbid(Path::new(&name), what);
+
+            let (store, log) = logged(|| denied.open());
+
+            let told = format!("/memory/{name}");
+            assert!(log.contains(&told) && log.contains(".bad"), "{name}: {log}");
+            let found = [0, 1].map(|queue_id| names_of(&store, "orders", queue_id));
+            assert_eq!(found, left_without(&places, 0..0), "{name}, {what:?}");
+            let queried = store.query("orders", "m3", 32, Timestamp(0), Timestamp(i64::MAX));
+            assert_eq!(queried.records.len(), 1, "{name}, {what:?}");
+            store.append(message("orders", 0, "next", 10)).unwrap();
+            dispatch_all(&store);
+            store.stop().unwrap();
+            drop(store);
+            let (store, log) = logged(|| denied.open());
+            assert!(!log.contains("ERROR") && !log.contains("is made anew"), "once is enough: {log}");
+            assert_eq!(names_of(&store, "orders", 0).len(), places.len().div_ceil(2) + 1);
+        }
+    }
+}
+
+#[test]
+fn an_old_segment_that_may_be_read_but_not_written_is_read() {
+    let (machine, places) = four_segments();
+    for number in 0..3 {
+        for forgets_checkpoint in [false, true] {
+            let denied = machine.killed();
+            denied.disk.forbid(Path::new(&denied.segment(number)), Forbidden::Writing);
+            if forgets_checkpoint {
+                denied.forget_our_checkpoint();
+            }
+            let (_, log) = logged(|| check_left(&denied, &places, 0..0, &format!("segment {number}")));
+            assert!(log.contains(&denied.segment(number)), "{log}");
+        }
+    }
+}
+
+#[test]
+fn an_old_segment_that_may_not_be_read_is_waited_for_and_read_once_it_may_be() {
+    let (machine, places) = four_segments();
+    machine.disk.forbid(Path::new(&machine.segment(1)), Forbidden::All);
+
+    let (store, log) = logged(|| machine.open());
+
+    assert!(log.contains(&machine.segment(1)), "{log}");
+    let lost = left_without(&places, SEGMENT_BYTES..2 * SEGMENT_BYTES);
+    let first = (0..).find(|n| places[2 * n].0.0 >= SEGMENT_BYTES || places[2 * n].1.0 > SEGMENT_BYTES).unwrap();
+    let query =
+        PullQuery { topic: "orders", queue_id: QueueId(0), offset: first as i64, count_max: 32, bytes_max: 1 << 20 };
+    let pulled = store.pull(&query, &|_| true);
+    assert!(pulled.count == 0 && pulled.next_offset == first as i64, "not passed over: {pulled:?}");
+    assert!(pulled.failure.unwrap().contains("denied"));
+    assert!(lost[0].len() < places.len() / 2);
+    store.append(message("orders", 0, "next", 10)).unwrap();
+    dispatch_all(&store);
+
+    machine.disk.allow_all();
+    let pulled = store.pull(&query, &|_| true);
+
+    assert!(pulled.count > 0, "{pulled:?}");
+    assert_eq!(names_of(&store, "orders", 0).len(), places.len().div_ceil(2) + 1);
+}
+
+#[test]
+fn a_newest_segment_that_may_not_be_written_keeps_the_store_from_opening_and_is_named() {
+    let (machine, _) = four_segments();
+    for what in [Forbidden::All, Forbidden::Writing] {
+        let denied = machine.killed();
+        denied.disk.forbid(Path::new(&denied.segment(3)), what);
+        let error = denied.try_open(Vec::new()).unwrap_err();
+        assert!(error.to_string().contains(&denied.segment(3)), "{error}");
+
+        // The next file is there already, and empty.
+        denied.disk.allow_all();
+        denied.write(&denied.segment(4), &[0; SEGMENT_BYTES as usize]);
+        denied.disk.forbid(Path::new(&denied.segment(3)), what);
+        let error = denied.try_open(Vec::new()).unwrap_err();
+        assert!(error.to_string().contains(&denied.segment(3)), "{error}");
+    }
+}
+
+#[test]
+fn a_file_abort_that_may_not_be_read_is_that_of_a_kill() {
+    let (machine, _, _) = five_and_one();
+    machine.disk.forbid(Path::new("abort"), Forbidden::All);
+
+    let store = machine.open();
+
+    assert_eq!(bodies(&store, "orders", 0).len(), 6);
+    store.stop().unwrap();
+    assert!(!machine.has("abort"));
+}
+
+#[test]
+fn a_lock_that_may_not_be_asked_keeps_the_store_from_opening_since_a_broker_may_hold_it() {
+    let (machine, _, _) = five_and_one();
+    machine.disk.forbid(Path::new("lock"), Forbidden::All);
+
+    let error = machine.try_open(Vec::new()).unwrap_err();
+
+    assert!(error.to_string().contains("/lock"), "{error}");
+}
+
+// Pages of old segments that cannot be read.
+
+#[test]
+fn a_page_of_an_old_segment_that_cannot_be_read_costs_only_its_messages_when_the_whole_log_is_read() {
+    // The store did not open as long as the page could not be read.
+    let (machine, places) = four_segments();
+    for forgets_checkpoint in [false, true] {
+        let damaged = machine.killed();
+        let page = SEGMENT_BYTES + 8 * 4096..SEGMENT_BYTES + 9 * 4096;
+        let within = page.start - SEGMENT_BYTES..page.end - SEGMENT_BYTES;
+        damaged.disk.make_unreadable(Path::new(&damaged.segment(1)), within).unwrap();
+        damaged.remove("consumequeue");
+        if forgets_checkpoint {
+            damaged.forget_our_checkpoint();
+        }
+
+        let (store, log) = logged(|| damaged.open());
+
+        assert!(log.contains("cannot be read"), "{log}");
+        let is_hit = |place: &&(PhysicalOffset, PhysicalOffset)| place.1.0 > page.start && place.0.0 < page.end;
+        let hit: Vec<_> = places.iter().filter(is_hit).collect();
+        assert_eq!(figure(&store, "damagedRanges"), 1.0);
+        assert_eq!(figure(&store, "damagedBytes") as u64, hit[hit.len() - 1].1.since(hit[0].0));
+        let found = [0, 1].map(|queue_id| {
+            let entries = store.queue_entries("orders", QueueId(queue_id), QueueOffset::ZERO, places.len());
+            entries.iter().filter(|entry| !entry.is_blank()).count()
+        });
+        assert!(found.iter().sum::<usize>() <= places.len() - hit.len());
+        assert_eq!(store.log_range().1, places.last().unwrap().1);
+    }
+}
+
+#[test]
+fn what_lay_in_a_page_that_could_not_be_read_when_the_whole_log_was_is_there_once_it_can_be() {
+    let (machine, places) = four_segments();
+    let path = machine.segment(1);
+    let page = 8 * 4096..9 * 4096;
+    machine.disk.make_unreadable(Path::new(&path), page.clone()).unwrap();
+    machine.remove("consumequeue");
+    let store = machine.open();
+    let next = store.append(message("orders", 0, "next", 10)).unwrap();
+    assert_eq!(next.queue_offset.0, places.len().div_ceil(2) as u64);
+    dispatch_all(&store);
+    store.stop().unwrap();
+    drop(store);
+    let store = machine.open();
+    assert!(names_of(&store, "orders", 0).len() < places.len().div_ceil(2) + 1);
+    store.stop().unwrap();
+    drop(store);
+
+    machine.disk.make_readable(Path::new(&path), page).unwrap();
+
+    let (store, log) = logged(|| machine.open());
+    assert!(log.contains("can be read again"), "{log}");
+    let mut all = left_without(&places, 0..0);
+    all[0].push("next".to_owned());
+    assert_eq!([0, 1].map(|queue_id| names_of(&store, "orders", queue_id)), all);
+    store.stop().unwrap();
+    let (_, log) = logged(|| machine.open());
+    assert!(!log.contains("can be read again"), "once is enough: {log}");
+}
+
+#[test]
+fn the_offsets_of_messages_that_cannot_be_read_are_not_given_again() {
+    // A queue whose last messages lie in a page that cannot be read.
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(message("old", 0, "first", 100)).unwrap();
+    while store.log_range().1.0 < 4096 * 2 {
+        store.append(message("filling", 0, "f", 1_500)).unwrap();
+    }
+    for n in 0..4 {
+        store.append(message("old", 0, &format!("hidden{n}"), 1_500)).unwrap();
+    }
+    while store.log_range().1.0 < SEGMENT_BYTES + 10_000 {
+        store.append(message("filling", 0, "f", 1_500)).unwrap();
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    drop(store);
+    let machine = machine.killed();
+    let path = machine.segment(0);
+    machine.disk.make_unreadable(Path::new(&path), 2 * 4096..5 * 4096).unwrap();
+    machine.forget_our_checkpoint();
+
+    let store = machine.open();
+
+    assert_eq!(store.append(message("old", 0, "next", 10)).unwrap().queue_offset, QueueOffset(5));
+    dispatch_all(&store);
+    machine.disk.make_readable(Path::new(&path), 2 * 4096..5 * 4096).unwrap();
+    assert_eq!(names_of(&store, "old", 0), ["first", "hidden0", "hidden1", "hidden2", "hidden3", "next"]);
+    drop(store);
+    let store = machine.killed().open();
+    assert_eq!(names_of(&store, "old", 0), ["first", "hidden0", "hidden1", "hidden2", "hidden3", "next"]);
+}
+
+#[test]
+fn a_store_does_not_open_without_its_checkpoint_while_nothing_of_an_old_segment_can_be_read() {
+    // Else a disk that comes back later would hold messages that nobody knows of any more.
+    let (machine, places) = four_segments();
+    machine.forget_our_checkpoint();
+    machine.disk.fail_under(Path::new(&machine.segment(1)), Operation::Read, 0, io::ErrorKind::Other, u64::MAX);
+    let error = machine.try_open(Vec::new()).unwrap_err();
+    assert!(error.to_string().contains(&machine.segment(1)), "{error}");
+
+    machine.disk.heal();
+    check_left(&machine, &places, 0..0, "it can be read again");
+}
+
+#[test]
+fn an_old_segment_that_was_cut_makes_one_start_scan_the_whole_log() {
+    let (machine, places) = four_segments();
+    for left in [0, 1, 20_000, SEGMENT_BYTES - 1] {
+        let cut = machine.killed();
+        cut.disk.open(Path::new(&cut.segment(1))).unwrap().set_bytes(left, Allocation::Sparse).unwrap();
+        let (store, log) = logged(|| cut.open());
+        assert!(log.contains("scanning all of it"), "{left}: {log}");
+        drop(store);
+        // Killed before anything else was done: the file has its length again.
+        let cut = cut.killed();
+        assert_eq!(cut.read(&cut.segment(1)).len() as u64, SEGMENT_BYTES);
+        let (_, log) = logged(|| {
+            check_left(&cut, &places, SEGMENT_BYTES + left..2 * SEGMENT_BYTES, &format!("{left} bytes are left"));
+        });
+        assert!(!log.contains("scanning all of it"), "once is enough: {log}");
+    }
 }

@@ -115,6 +115,14 @@ pub trait Directory: Send + Sync {
     /// `NotFound`, and others as the file system gives them.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>>;
 
+    /// Opens an existing file for reading alone: what would change it fails.
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.open(path)
+    }
+
     /// Reads a small file whole; `None` if it does not exist. What is no regular file is not opened.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::{
     fs,
     io::{self, Read},
     ops::Range,
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc, LockResult, Mutex, PoisonError, RwLock,
@@ -161,6 +161,12 @@ impl Directory for FsDirectory {
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = open_regular(fs::OpenOptions::new().read(true).write(!self.read_only), &self.at(path))?;
+        let bytes = file.metadata()?.len();
+        Ok(Arc::new(FsFile::new(file, bytes)))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let file = open_regular(fs::OpenOptions::new().read(true), &self.at(path))?;
         let bytes = file.metadata()?.len();
         Ok(Arc::new(FsFile::new(file, bytes)))
     }
@@ -486,6 +492,7 @@ impl FsLock {
         options.read(true).write(true);
         let file = match open_regular(&options, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => options.create(true).truncate(false).open(path)?,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => permit(path, &options)?,
             opened => opened?,
         };
         match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -502,6 +509,24 @@ impl FsLock {
         held.insert(inode);
         Ok(Some(Self { file: Some(file), inode }))
     }
+}
+
+/// Opens a lock file that may not be read and written, after its owner, if that is us, has permitted it. Never replaces it: another broker may hold
+/// the lock of the file that is there, and who may not open it cannot know.
+fn permit(path: &Path, options: &fs::OpenOptions) -> io::Result<fs::File> {
+    let refused = |reason: String| io::Error::new(io::ErrorKind::PermissionDenied, reason);
+    let metadata = fs::metadata(path)?;
+    let us = rustix::process::geteuid().as_raw();
+    if metadata.uid() != us {
+        return Err(refused(format!(
+            "it belongs to user {}, and this broker runs as user {us}: whether another broker holds it cannot be known. Remove it if none does, or give it to user {us}",
+            metadata.uid()
+        )));
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(metadata.mode() | 0o600))
+        .and_then(|()| open_regular(options, path))
+        .inspect(|_| warn!(path = %path.display(), "the lock file could not be read and written; its owner, this broker, may now"))
+        .map_err(|error| refused(format!("{error}: let its owner read and write it, or remove it if no broker runs")))
 }
 
 impl Lock for FsLock {}

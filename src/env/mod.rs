@@ -19,7 +19,7 @@ pub use clock_system::SystemClock;
 pub use clock_test::TestClock;
 pub use directory::{Allocation, Directory, Entry, EntryKind, File, Lock, Soundness, Space};
 pub use fs::FsDirectory;
-pub use memory::{MemoryDirectory, Operation};
+pub use memory::{Forbidden, MemoryDirectory, Operation};
 
 /// What the rest of the broker is given of the outside world.
 #[derive(Clone)]

@@ -14,7 +14,7 @@
 //! Locks, in this order: the writer, the spare, the list of segments.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -36,9 +36,10 @@ use super::{
     room::{RECORD_EXTRA_BYTES, is_full},
     segment::Segment,
     threads::panic_text,
+    unlike::{Closed, Short},
 };
 use crate::{
-    env::{Allocation, EntryKind, Env, File},
+    env::{Allocation, Directory, EntryKind, Env, File},
     model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
     mutation::Mutation,
     record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
@@ -65,6 +66,17 @@ pub(super) struct CommitLog {
     /// Whether there is one, for who does not want to wait until one is made.
     has_spare: AtomicBool,
     written: AtomicU64,
+    /// What was found when it was opened.
+    found: FoundSegments,
+}
+
+/// Segments that are not as they should be.
+#[derive(Default)]
+pub(super) struct FoundSegments {
+    /// Old ones that were cut, and where: zeros stand for what is gone, until [`CommitLog::make_whole`].
+    pub(super) cut: Vec<Range<PhysicalOffset>>,
+    /// First positions of those that cannot be written.
+    unwritable: BTreeSet<PhysicalOffset>,
 }
 
 /// What the append lock guards.
@@ -119,7 +131,7 @@ impl Encoded {
 impl CommitLog {
     /// Opens the segments that are there. Where the log goes on is not yet known: see [`CommitLog::resume`].
     pub(super) fn open(env: Env, options: &StoreOptions, health: Arc<Health>) -> Result<Self, StoreError> {
-        let segments = open_segments(&env, &options.commit_log_folder, options.segment_bytes)?;
+        let (segments, found) = open_segments(&env, &options.commit_log_folder, options.segment_bytes)?;
         Ok(Self {
             folder: options.commit_log_folder.clone(),
             segment_bytes: options.segment_bytes,
@@ -130,8 +142,41 @@ impl CommitLog {
             spare: Mutex::new(None),
             has_spare: AtomicBool::new(false),
             written: AtomicU64::new(0),
+            found,
             env,
         })
+    }
+
+    /// What was found when it was opened.
+    pub(super) fn found(&self) -> &FoundSegments {
+        &self.found
+    }
+
+    /// Sees to it that what is appended at `end` can be written.
+    pub(super) fn check_writable(&self, end: PhysicalOffset) -> Result<(), StoreError> {
+        let segment = self.segment_at(end).filter(|segment| self.found.unwritable.contains(&segment.base));
+        segment.map_or(Ok(()), |segment| {
+            let path = self.env.directory.display(&segment.path);
+            let reason = "new messages go there; let the user of the broker read and write it";
+            let source = io::Error::new(io::ErrorKind::PermissionDenied, reason);
+            Err(StoreError::Io { action: "write to", path, source })
+        })
+    }
+
+    /// Gives old segments that were cut their length, for those who look at the files. What fails changes nothing else.
+    pub(super) fn make_whole(&self) {
+        for cut in &self.found.cut {
+            let Some(segment) = self.segment_at(cut.start) else { continue };
+            let extended = || {
+                let file = self.env.directory.open(&segment.path)?;
+                file.set_bytes(self.segment_bytes, Allocation::Sparse)?;
+                file.sync()
+            };
+            if let Err(error) = extended() {
+                let path = self.env.directory.display(&segment.path);
+                tracing::warn!(path, %error, "cannot give a segment that was cut its length");
+            }
+        }
     }
 
     /// Says where the log goes on, and which queue offsets come next. Before that nothing may be appended.
@@ -495,12 +540,17 @@ impl CommitLog {
     }
 }
 
-/// Opens the segments of a folder, oldest first.
+/// Opens the segments of a folder, oldest first, and says which are not as they should be.
 ///
-/// A newest file that is empty is removed, one that is too short (a half-made one) is made whole, and so is another one if the rest shows that
-/// it was cut; of one that is too long the first bytes count if others are right; any other length is refused, since records could not be told apart. What has the name of a segment and is no file is moved away;
-/// other strange files are left alone.
-fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc<Segment>>, StoreError> {
+/// A newest file that is empty is removed, one that is too short (a half-made one) is made whole; another one that is too short was cut, if the
+/// rest shows that; of one that is too long the first bytes count if others are right; any other length is refused, since records could not be told
+/// apart. An old one that cannot be written is only read, and one that cannot be opened is tried again with each read. What has the name of a segment
+/// and is no file is moved away; other strange files are left alone.
+fn open_segments(
+    env: &Env,
+    folder: &Path,
+    segment_bytes: u64,
+) -> Result<(Vec<Arc<Segment>>, FoundSegments), StoreError> {
     let directory = &env.directory;
     let io = |action, path: &Path| {
         let path = directory.display(path);
@@ -535,6 +585,7 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
         }
     }
     let mut segments: Vec<Arc<Segment>> = Vec::new();
+    let mut unlike = FoundSegments::default();
     for (base, bytes) in found {
         let path = Segment::path_in(folder, base);
         let is_newest = newest == Some(base);
@@ -543,7 +594,13 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
             directory.remove(&path).and_then(|()| directory.sync_folder(folder)).map_err(io("remove", &path))?;
             continue;
         }
-        let file = directory.open(&path).map_err(io("open", &path))?;
+        let file = match directory.open(&path) {
+            Err(error) if !is_newest => {
+                unlike.unwritable.insert(base);
+                open_old(directory, &path, bytes, &error)
+            }
+            opened => opened.map_err(io("open", &path))?,
+        };
         let file: Arc<dyn File> = if bytes > segment_bytes {
             let behind = bytes - segment_bytes;
             tracing::error!(
@@ -557,24 +614,27 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
         } else {
             file
         };
-        if bytes < segment_bytes {
-            if is_newest {
-                tracing::warn!(segment = %base, bytes, "making a short segment whole");
-            } else {
-                let (from, to) = (base.plus(bytes), base.plus(segment_bytes));
-                tracing::error!(
-                    from = from.0,
-                    to = to.0,
-                    "a segment of the commit log was cut short; what lay behind is lost"
-                );
-            }
+        let file = if bytes >= segment_bytes {
+            file
+        } else if is_newest {
+            tracing::warn!(segment = %base, bytes, "making a short segment whole");
             let extended = file.set_bytes(segment_bytes, Allocation::Real).or_else(|error| {
                 // Without its blocks it can be read; what is appended may then find no space.
                 if is_full(&error) { file.set_bytes(segment_bytes, Allocation::Sparse) } else { Err(error) }
             });
-            let extended = extended.and_then(|()| file.sync());
-            extended.map_err(io("extend", &path))?;
-        }
+            extended.and_then(|()| file.sync()).map_err(io("extend", &path))?;
+            file
+        } else {
+            let (from, to) = (base.plus(bytes), base.plus(segment_bytes));
+            tracing::error!(
+                from = from.0,
+                to = to.0,
+                path = directory.display(&path),
+                "a segment of the commit log was cut short; what lay behind is lost"
+            );
+            unlike.cut.push(from..to);
+            Arc::new(Short::new(file, segment_bytes))
+        };
         if let Some(before) = segments.last().filter(|before| before.end() != base) {
             tracing::error!(
                 from = before.end().0,
@@ -584,7 +644,22 @@ fn open_segments(env: &Env, folder: &Path, segment_bytes: u64) -> Result<Vec<Arc
         }
         segments.push(Arc::new(Segment { base, file, path }));
     }
-    Ok(segments)
+    Ok((segments, unlike))
+}
+
+/// An old segment that could not be opened to be written: nothing is.
+fn open_old(directory: &Arc<dyn Directory>, path: &Path, bytes: u64, error: &io::Error) -> Arc<dyn File> {
+    let name = directory.display(path);
+    match directory.open_to_read(path) {
+        Ok(file) => {
+            tracing::warn!(path = name, %error, "an old segment of the commit log can only be read");
+            file
+        }
+        Err(error) => {
+            tracing::error!(path = name, %error, "an old segment of the commit log cannot be opened; what lies in it is waited for");
+            Arc::new(Closed::new(Arc::clone(directory), path.to_owned(), bytes))
+        }
+    }
 }
 
 /// What one append did so far, to take it back.

@@ -23,6 +23,7 @@
 use std::{
     collections::BTreeMap,
     io, mem,
+    ops::Range,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -562,6 +563,34 @@ impl ConsumeQueue {
         found().map_err(|error| self.fault("read", error))
     }
 
+    /// Takes back entries right behind the queue's end that lead into parts of the log which could not be read: their messages may be read later, and
+    /// their offsets must not be given again.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn keep_leading_into(&self, parts: &[Range<PhysicalOffset>]) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        if !writer.pending.is_empty() {
+            // It cannot be written; what it has is not known.
+            return Ok(());
+        }
+        let stored = writer.files.1 * self.file_entries();
+        while writer.next < stored {
+            let entry = self.read_one(writer.next).map_err(|error| self.fault("read", error))?;
+            let behind = writer.last.map_or(PhysicalOffset::ZERO, |last| last.end());
+            let leads_there = !entry.is_blank()
+                && entry.position >= behind
+                && parts.iter().any(|part| part.contains(&entry.position));
+            if !leads_there {
+                break;
+            }
+            writer.last = Some(entry);
+            writer.next += 1;
+        }
+        self.max.fetch_max(writer.next, Ordering::AcqRel);
+        Ok(())
+    }
+
     /// Clears what lies beyond the queue's end: later files are removed, the rest of the newest is zero, without blocks. A queue without an entry
     /// loses all its files and begins at 0 again. If it fails it is done with the next round that can be written.
     ///
@@ -747,7 +776,12 @@ impl ConsumeQueue {
     fn open_file(&self, number: u64) -> io::Result<Arc<dyn File>> {
         let owner = Owner(self.owner.load(Ordering::Acquire));
         let path = self.folder.join(self.file_name(number));
-        self.open_files.get(owner, number, || self.directory.open(&path))
+        self.open_files.get(owner, number, || self.directory.open(&path)).map_err(|error| self.in_file(number, &error))
+    }
+
+    /// An error of a file, with its name.
+    fn in_file(&self, number: u64, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("file {}: {error}", self.file_name(number)))
     }
 
     /// Entries as they are stored, at most to the end of the file.
@@ -755,7 +789,8 @@ impl ConsumeQueue {
         let per_file = self.file_entries();
         let count = count.min(per_file - from % per_file);
         let mut bytes = vec![0; usize::try_from(count * QUEUE_ENTRY_BYTES).map_err(io::Error::other)?];
-        self.open_file(from / per_file)?.read_at(from % per_file * QUEUE_ENTRY_BYTES, &mut bytes)?;
+        let read = self.open_file(from / per_file)?.read_at(from % per_file * QUEUE_ENTRY_BYTES, &mut bytes);
+        read.map_err(|error| self.in_file(from / per_file, &error))?;
         let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
         Ok(entries.iter().map(QueueEntry::from_bytes).collect())
     }
@@ -763,7 +798,8 @@ impl ConsumeQueue {
     fn read_one(&self, at: u64) -> io::Result<QueueEntry> {
         let mut bytes = [0; ENTRY_BYTES];
         let per_file = self.file_entries();
-        self.open_file(at / per_file)?.read_at(at % per_file * QUEUE_ENTRY_BYTES, &mut bytes)?;
+        let read = self.open_file(at / per_file)?.read_at(at % per_file * QUEUE_ENTRY_BYTES, &mut bytes);
+        read.map_err(|error| self.in_file(at / per_file, &error))?;
         Ok(QueueEntry::from_bytes(&bytes))
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt, io, mem,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -12,7 +13,12 @@ use std::{
 
 use tracing::warn;
 
-use super::{QUEUE_ENTRY_BYTES, QueueEntry, StoreError, consume_queue::ConsumeQueue, open_files::OpenFiles};
+use super::{
+    QUEUE_ENTRY_BYTES, QueueEntry, StoreError,
+    consume_queue::ConsumeQueue,
+    obstacle::{BAD, is_denied, set_denied_aside},
+    open_files::OpenFiles,
+};
 use crate::{
     env::{Directory, EntryKind},
     model::{PhysicalOffset, QueueId, QueueOffset, Topic},
@@ -56,6 +62,22 @@ pub(super) struct QueueFault {
     pub(super) error: StoreError,
 }
 
+/// Why queues could not be opened.
+enum NotFound {
+    /// A file or folder may not be read or written.
+    Denied {
+        path: PathBuf,
+        error: io::Error,
+    },
+    Otherwise(StoreError),
+}
+
+impl From<StoreError> for NotFound {
+    fn from(error: StoreError) -> Self {
+        Self::Otherwise(error)
+    }
+}
+
 impl fmt::Debug for QueueFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}: {:?}", self.topic, self.queue_id, self.error)
@@ -67,7 +89,7 @@ impl ConsumeQueues {
     ///
     /// # Errors
     /// [`StoreError::FileLength`] if all files have one length, and that is another than `file_bytes`; [`StoreError::Io`]. A single one of another
-    /// length is moved away.
+    /// length, and what may not be read and written, is moved away.
     pub(super) fn open(directory: Arc<dyn Directory>, folder: &Path, file_bytes: u64) -> Result<Self, StoreError> {
         let queues = Self {
             directory,
@@ -79,34 +101,74 @@ impl ConsumeQueues {
             dirty: AtomicUsize::new(0),
             syncing: Mutex::default(),
         };
+        loop {
+            // What was moved away leaves gaps in others: all is looked at again.
+            match queues.find(folder) {
+                Ok(table) => {
+                    *queues.write_table() = table;
+                    return Ok(queues);
+                }
+                Err(NotFound::Denied { path, error }) => {
+                    let moved = set_denied_aside(&*queues.directory, &path, folder, &error);
+                    moved.and_then(|()| queues.directory.create_folder(folder)).map_err(|_| StoreError::Io {
+                        action: "open",
+                        path: queues.directory.display(&path),
+                        source: error,
+                    })?;
+                }
+                Err(NotFound::Otherwise(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Opens every queue there is.
+    fn find(&self, folder: &Path) -> Result<Table, NotFound> {
         let mut table = Table::default();
         let mut is_configured_otherwise = None;
-        for name in queues.folders(folder)? {
+        for name in self.folders(folder)? {
             let topic = Topic::from(name.as_str());
             let topic_folder = folder.join(&name);
-            for name in queues.folders(&topic_folder)? {
+            for name in self.folders(&topic_folder)? {
                 // Only the plain decimal form: `07` would be another folder than the one we write to.
                 let Some(id) = name.parse::<u32>().ok().filter(|id| id.to_string() == name) else {
-                    let path = queues.directory.display(&topic_folder.join(&name));
+                    let path = self.directory.display(&topic_folder.join(&name));
                     warn!(path, "folder of a topic holds one that is no queue id, ignored");
                     continue;
                 };
-                let opened = match queues.open_queue(&topic, QueueId(id), false) {
+                self.check_files(&topic_folder.join(&name))?;
+                let opened = match self.open_queue(&topic, QueueId(id), false) {
                     Err(error @ StoreError::FileLength { .. }) => {
                         let refuses = match is_configured_otherwise {
                             Some(refuses) => refuses,
-                            None => *is_configured_otherwise.insert(queues.have_another_length()?),
+                            None => *is_configured_otherwise.insert(self.have_another_length()?),
                         };
-                        if refuses { Err(error) } else { queues.open_queue(&topic, QueueId(id), true) }
+                        if refuses { Err(error) } else { self.open_queue(&topic, QueueId(id), true) }
                     }
                     opened => opened,
                 };
-                let queue = opened?;
-                table.entry(topic.clone()).or_default().insert(QueueId(id), Arc::new(queue));
+                table.entry(topic.clone()).or_default().insert(QueueId(id), Arc::new(opened?));
             }
         }
-        *queues.write_table() = table;
-        Ok(queues)
+        Ok(table)
+    }
+
+    /// Sees to it that every file of a queue may be read and written.
+    fn check_files(&self, queue_folder: &Path) -> Result<(), NotFound> {
+        let denied = |path: &Path, error: io::Error| NotFound::Denied { path: path.to_owned(), error };
+        let listed = match self.directory.list(queue_folder) {
+            Err(error) if is_denied(&error) => return Err(denied(queue_folder, error)),
+            // It fails again where it is told.
+            Err(_) => return Ok(()),
+            Ok(listed) => listed,
+        };
+        for file in listed.iter().filter(|file| file.kind == EntryKind::File && is_queue_file_name(&file.name)) {
+            let path = queue_folder.join(&file.name);
+            match self.directory.open(&path) {
+                Err(error) if is_denied(&error) => return Err(denied(&path, error)),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// A queue, if there is one.
@@ -239,6 +301,14 @@ impl ConsumeQueues {
         self.all().iter().try_fold(None, |last, queue| Ok(last.max(queue.pointed_to(end, reach)?)))
     }
 
+    /// [`ConsumeQueue::keep_leading_into`] for all queues.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(super) fn keep_leading_into(&self, parts: &[Range<PhysicalOffset>]) -> Result<(), StoreError> {
+        self.all().iter().try_for_each(|queue| queue.keep_leading_into(parts))
+    }
+
     /// [`ConsumeQueue::cut`] for all queues. Those that fail are tried again in the next round.
     pub(super) fn cut(&self) -> Vec<QueueFault> {
         let mut faults = Vec::new();
@@ -311,14 +381,16 @@ impl ConsumeQueues {
     }
 
     /// Names of the folders in a folder; what else is there is ignored with a warning.
-    fn folders(&self, folder: &Path) -> Result<Vec<String>, StoreError> {
-        let listed = self.directory.list(folder).map_err(|source| StoreError::Io {
-            action: "list",
-            path: self.directory.display(folder),
-            source,
+    fn folders(&self, folder: &Path) -> Result<Vec<String>, NotFound> {
+        let listed = self.directory.list(folder).map_err(|error| {
+            if is_denied(&error) {
+                return NotFound::Denied { path: folder.to_owned(), error };
+            }
+            StoreError::Io { action: "list", path: self.directory.display(folder), source: error }.into()
         })?;
         let folders = listed.into_iter().filter(|entry| {
-            let is_folder = entry.kind == EntryKind::Folder;
+            // No topic has a dot in its name, but what was moved away does.
+            let is_folder = entry.kind == EntryKind::Folder && !entry.name.contains(BAD);
             if !is_folder {
                 let path = self.directory.display(&folder.join(&entry.name));
                 warn!(path, "file where only folders of queues belong, ignored");

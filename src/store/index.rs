@@ -34,7 +34,10 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::StoreError;
+use super::{
+    StoreError,
+    obstacle::{is_denied, set_denied_aside},
+};
 use crate::{
     env::{Allocation, Directory, EntryKind, File},
     model::{PhysicalOffset, Timestamp},
@@ -135,8 +138,9 @@ struct Round {
 }
 
 impl Index {
-    /// Opens the index files under `folder`. Strange names and longer files are ignored with a warning. One that is too short, which a crash leaves
-    /// or a kill in the middle of a cut, and one with a damaged header are removed: all they can hold is in the log.
+    /// Opens the index files under `folder`. Strange names and longer files are ignored with a warning. What may not be read and written is moved
+    /// away. One that is too short, which a crash leaves or a kill in the middle of a cut, and one with a damaged header are removed: all they can hold
+    /// is in the log.
     ///
     /// # Errors
     /// [`StoreError::Option`] if there are no slots or no entries; [`StoreError::Io`].
@@ -162,7 +166,20 @@ impl Index {
             writer: Mutex::default(),
             syncing: Mutex::default(),
         };
-        let files = index.find_files().map_err(|error| index.fault("open", error))?;
+        let files = loop {
+            match index.find_files() {
+                Err((path, error)) if is_denied(&error) => {
+                    let moved = set_denied_aside(&*index.directory, &path, folder, &error);
+                    let created = moved.and_then(|()| index.directory.create_folder(folder));
+                    let path = index.directory.display(&path);
+                    created.map_err(|_| StoreError::Io { action: "open", path, source: error })?;
+                }
+                Err((path, source)) => {
+                    return Err(StoreError::Io { action: "open", path: index.directory.display(&path), source });
+                }
+                Ok(files) => break files,
+            }
+        };
         *index.files.write().unwrap_or_else(PoisonError::into_inner) = files;
         Ok(index)
     }
@@ -381,10 +398,12 @@ impl Index {
         Ok(())
     }
 
-    fn find_files(&self) -> io::Result<Vec<Arc<IndexFile>>> {
+    /// The files; an error with what it is about.
+    fn find_files(&self) -> Result<Vec<Arc<IndexFile>>, (PathBuf, io::Error)> {
         let mut files = Vec::new();
-        for entry in self.directory.list(&self.folder)? {
+        for entry in self.directory.list(&self.folder).map_err(|error| (self.folder.clone(), error))? {
             let file_path = self.folder.join(&entry.name);
+            let failed = |error| (file_path.clone(), error);
             let path = self.directory.display(&file_path);
             if entry.kind != EntryKind::File || !is_index_name(&entry.name) {
                 warn!(path, "strange entry in the index folder, ignored");
@@ -393,18 +412,18 @@ impl Index {
             let wanted = self.shape.file_bytes();
             if entry.bytes < wanted {
                 warn!(path, bytes = entry.bytes, wanted, "index file is too short, removed");
-                self.directory.remove(&file_path)?;
+                self.directory.remove(&file_path).map_err(failed)?;
                 continue;
             }
             if entry.bytes > wanted {
                 warn!(path, bytes = entry.bytes, wanted, "index file is too long, ignored");
                 continue;
             }
-            let file = self.directory.open(&file_path)?;
-            let header = Header::read(&*file)?;
+            let file = self.directory.open(&file_path).map_err(failed)?;
+            let header = Header::read(&*file).map_err(failed)?;
             if header.count > self.shape.entries {
                 warn!(path, count = header.count, "index file has a damaged header, removed");
-                self.directory.remove(&file_path)?;
+                self.directory.remove(&file_path).map_err(failed)?;
                 continue;
             }
             files.push(Arc::new(IndexFile { name: entry.name, file, header: Mutex::new(header) }));

@@ -32,6 +32,7 @@ mod scan;
 mod segment;
 mod state_file;
 pub(crate) mod threads;
+mod unlike;
 
 pub use audit::{
     AuditPart, AuditedRecord, DamagedRange, Finding, Findings, Grade, LogSummary, MissingQueue, QueueFiles,

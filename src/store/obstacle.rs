@@ -1,7 +1,7 @@
-//! What stands where a file of the store belongs, and is none: a folder, or a link that leads nowhere; and what stands where a folder belongs. It
-//! is moved out of the way, never removed: a person may want it.
+//! What stands where a file of the store belongs, and is none: a folder, or a link that leads nowhere; what stands where a folder belongs; and what
+//! may not be read or written. It is moved out of the way, never removed: a person may want it.
 
-use std::{ffi::OsString, io, path::Path};
+use std::{ffi::OsString, fmt, io, path::Path};
 
 use tracing::warn;
 
@@ -9,6 +9,8 @@ use crate::env::{Directory, Entry, EntryKind};
 
 /// What the name of something that was moved ends with.
 pub(super) const BAD: &str = ".bad";
+/// Most things of one name that are kept.
+const KEPT_MAX: u32 = 100;
 
 /// Does something with files; if it fails since something else stands in the place of one of them, moves that away and tries once more.
 ///
@@ -87,12 +89,47 @@ pub(super) fn set_aside(directory: &dyn Directory, file: &Path) -> io::Result<St
     let folder = file.parent().unwrap_or(Path::new(""));
     let mut kept = OsString::from(file);
     kept.push(BAD);
+    // What was kept before under this name was in the way before, too. What may not be removed stays.
+    for number in 1..KEPT_MAX {
+        if directory.remove(Path::new(&kept)).is_ok() {
+            break;
+        }
+        kept = OsString::from(file);
+        kept.push(format!("{BAD}.{number}"));
+    }
     let kept = Path::new(&kept);
-    // What was kept before under this name was in the way before, too.
-    directory.remove(kept)?;
     directory.rename(file, kept)?;
     directory.sync_folder(folder)?;
     Ok(directory.display(kept))
+}
+
+/// Whether something may not be done with a file or folder.
+pub(super) fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Moves away what may not be read or written, or if that may not be done either, the next folder above that can be, at most `top`. All of it can be
+/// made anew.
+///
+/// # Errors
+/// That of the last attempt.
+pub(super) fn set_denied_aside(
+    directory: &dyn Directory,
+    path: &Path,
+    top: &Path,
+    error: &dyn fmt::Display,
+) -> io::Result<()> {
+    let mut outcome = Err(io::ErrorKind::PermissionDenied.into());
+    for path in path.ancestors().take_while(|above| above.starts_with(top)) {
+        outcome = set_aside(directory, path).map(|kept| {
+            let path = directory.display(path);
+            warn!(path, kept, %error, "what may not be read and written was moved; it is made anew");
+        });
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@
 //!
 //! A segment is synced before the next takes its first record. So a bad record is a **torn tail** only in the newest segment that holds records
 //! and only above the last position recorded as durable: there the log is cut, the rest made zero and synced before anything is appended.
-//! Anywhere else it is **damage**: recovery reports the range and goes on at the next sound record; nothing is cut.
+//! Anywhere else it is **damage**: recovery reports the range and goes on at the next sound record; nothing is cut. A page of an older segment that
+//! cannot be read is damage, too, until it can be read again: see [`HOLES_FILE`]. But if nothing of a segment that must be read can be, the store does
+//! not open, since a disk may come back.
 //!
 //! A tail is torn in its middle only by a power loss. If our checkpoint was written since the machine booted, all that was written is still
 //! there: records are written one after the other, so that only the last write can be cut short. A bad record with a sound one behind it is
@@ -20,10 +22,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
+    ops::Range,
     path::Path,
     process,
     sync::{Arc, PoisonError},
 };
+
+use bytes::Bytes;
 
 use super::{
     MessageStore, QueueEntry, StateFile, StoreError,
@@ -31,7 +36,7 @@ use super::{
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
-    obstacle::clearing,
+    obstacle::{clearing, is_denied},
     room::is_full,
     scan::{Found, Located, look, next_sound},
     segment::{Segment, Sight},
@@ -51,8 +56,15 @@ const WINDOW_BYTES: usize = 64 << 20;
 const PAGE_BYTES: usize = 4096;
 /// Segments behind the end of the log that queue entries are believed to have led to; farther ones are junk.
 const LOST_SEGMENTS_MAX: u64 = 64;
-/// Which segments were missing at an earlier start: pairs of positions, the missing part of the log lies between.
+/// Which parts of the log were missing at an earlier start, segments or what was cut from one: pairs of positions, the missing part lies between.
 const GAPS_FILE: &str = "missingSegments.json";
+/// Which parts of the log could not be read when recovery came by, as [`GAPS_FILE`]. Once they can be read, the whole log is scanned: nobody knows what
+/// lies in them.
+const HOLES_FILE: &str = "unreadableParts.json";
+/// How often a page is read before it counts as one that cannot be.
+const PAGE_TRIES: u32 = 3;
+/// Most pages that are tried in vain before any could be read.
+const PAGES_IN_VAIN_MAX: usize = 1024;
 /// Most bytes that are written again at once.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -85,6 +97,10 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let unclean = directory.read(abort).unwrap_or(Some(Vec::new())).is_some();
     let mark = || directory.write(abort, process::id().to_string().as_bytes());
     let marked = clearing(&**directory, &[abort], mark).or_else(|error| {
+        // That it exists is all it says.
+        if is_denied(&error) {
+            return directory.remove(abort).and_then(|()| mark());
+        }
         // That it exists is what counts, and a file without bytes needs no space.
         if !is_full(&error) {
             return Err(error);
@@ -120,7 +136,14 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let gaps = Gaps::find(store, &segments);
     if checkpoint.is_some() && gaps.are_news {
         tracing::error!(
-            "segments are missing from the middle of the log; scanning all of it, and restoring again what was restored there"
+            "segments are missing from the middle of the log, or were cut; scanning all of it, and restoring again what was restored there"
+        );
+        checkpoint = None;
+    }
+    let holes = Holes::load(store);
+    if checkpoint.is_some() && holes.can_be_read(store) {
+        tracing::warn!(
+            "a part of the log that could not be read at an earlier start can be read again; scanning all of it"
         );
         checkpoint = None;
     }
@@ -160,6 +183,9 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     }
     let scan = scan(store, &segments, from, last, floor, checkpoint.is_some())?;
     let end = scan.end;
+    if !scan.holes.is_empty() {
+        store.dispatcher.queues.keep_leading_into(&scan.holes)?;
+    }
     if let Some((_, position)) = known.filter(|(_, position)| *position > end) {
         store.report_damage(end, position, "is missing");
     }
@@ -171,9 +197,12 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         // No checkpoint passes it, and it is tried again with the next round.
         store.dispatcher.report(Some(&fault));
     }
+    store.log.check_writable(end)?;
     if changed || segments.last().is_some_and(|segment| segment.base >= end) {
         store.log.cut(end)?;
     }
+    // Before a checkpoint counts what lies in them as dispatched.
+    holes.save(&scan.holes, from == first);
     first_error(store.dispatcher.queues.set_min_position(first)).map_or(Ok(()), Err)?;
     finish_deletions(store)?;
     let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
@@ -211,6 +240,7 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         }
     }
     gaps.were_seen();
+    store.log.make_whole();
     Ok(())
 }
 
@@ -226,7 +256,7 @@ fn report_lost_end(store: &MessageStore, end: PhysicalOffset) {
     }
 }
 
-/// What is missing between two segments.
+/// What is missing between two segments, or was cut from one.
 struct Gaps {
     file: StateFile,
     text: String,
@@ -236,14 +266,13 @@ struct Gaps {
 
 impl Gaps {
     fn find(store: &MessageStore, segments: &[Arc<Segment>]) -> Self {
-        let gaps = segments.windows(2).map(|pair| (pair[0].end().0, pair[1].base.0));
-        let gaps: Vec<(u64, u64)> = gaps.filter(|(from, to)| from != to).collect();
+        let missing = segments.windows(2).map(|pair| (pair[0].end().0, pair[1].base.0));
+        let cut = store.log.found().cut.iter().map(|cut| (cut.start.0, cut.end.0));
+        let gaps: Vec<(u64, u64)> = missing.filter(|(from, to)| from != to).chain(cut).collect();
         let file = store.state_file(GAPS_FILE);
         let mut are_news = false;
         if !gaps.is_empty() {
-            let seen =
-                file.load(|text| serde_json::from_str::<Vec<(u64, u64)>>(text).map_err(|error| error.to_string()));
-            let seen = seen.value().unwrap_or_default();
+            let seen = pairs(&file);
             are_news = gaps.iter().any(|gap| !seen.contains(gap));
         }
         Self { file, text: serde_json::to_string(&gaps).unwrap_or_default(), are_news }
@@ -255,6 +284,55 @@ impl Gaps {
             && let Err(error) = self.file.save(&self.text)
         {
             tracing::warn!(%error, "cannot write down which segments are missing; the next start scans the whole log, too");
+        }
+    }
+}
+
+/// Pairs of positions from a file; none if it cannot be read.
+fn pairs(file: &StateFile) -> Vec<(u64, u64)> {
+    let parse = |text: &str| serde_json::from_str::<Vec<(u64, u64)>>(text).map_err(|error| error.to_string());
+    file.load(parse).value().unwrap_or_default()
+}
+
+/// Parts of the log that could not be read when recovery came by.
+struct Holes {
+    file: StateFile,
+    known: Vec<(u64, u64)>,
+}
+
+impl Holes {
+    fn load(store: &MessageStore) -> Self {
+        let file = store.state_file(HOLES_FILE);
+        let exists = store
+            .env
+            .directory
+            .list(Path::new("config"))
+            .is_ok_and(|listed| listed.iter().any(|entry| entry.name.starts_with(HOLES_FILE)));
+        let known = if exists { pairs(&file) } else { Vec::new() };
+        Self { file, known }
+    }
+
+    /// Whether one of them can be read.
+    fn can_be_read(&self, store: &MessageStore) -> bool {
+        self.known.iter().any(|&(from, to)| {
+            let from = PhysicalOffset(from);
+            let segment = store.log.segment_at(from);
+            let segment = segment.filter(|segment| to > from.0 && to <= segment.end().0);
+            segment.is_some_and(|segment| {
+                let bytes = usize::try_from(to - from.0).unwrap_or(usize::MAX);
+                segment.copy(from, bytes).is_ok()
+            })
+        })
+    }
+
+    /// Writes down what could not be read now; if the scan was one of the whole log, nothing else is left.
+    fn save(&self, found: &[Range<PhysicalOffset>], was_whole: bool) {
+        let mut left = if was_whole { Vec::new() } else { self.known.clone() };
+        left.extend(found.iter().map(|hole| (hole.start.0, hole.end.0)));
+        if left != self.known
+            && let Err(error) = self.file.save(&serde_json::to_string(&left).unwrap_or_default())
+        {
+            tracing::error!(path = self.file.display(), %error, "cannot write down which parts of the log could not be read; once they can be, remove latermq.checkpoint and its .bak to have all of it scanned");
         }
     }
 }
@@ -383,7 +461,8 @@ fn report_damaged_start(store: &MessageStore, segment: &Segment) {
         }
         // It may be read later; whoever needs it tries again.
         Err::<_, io::Error>(error) => {
-            tracing::error!(segment = %segment.base, %error, "cannot read a segment of the commit log");
+            let path = store.env.directory.display(&segment.path);
+            tracing::error!(segment = %segment.base, path, %error, "cannot read a segment of the commit log");
         }
     }
 }
@@ -410,11 +489,21 @@ struct Window<'a> {
     sight: Sight,
     /// How far every page was touched.
     seen: usize,
+    /// Whether what cannot be read is damage.
+    may_have_holes: bool,
+    /// What cannot be read, in bytes of the window, which has zeros there.
+    holes: Vec<Range<usize>>,
 }
 
 impl<'a> Window<'a> {
-    fn new(segment: &'a Segment, start: PhysicalOffset, bytes: usize) -> io::Result<Self> {
-        Ok(Self { segment, start, sight: segment.sight(start, bytes)?, seen: 0 })
+    fn new(segment: &'a Segment, start: PhysicalOffset, bytes: usize, may_have_holes: bool) -> io::Result<Self> {
+        let sight = Sight { bytes: Bytes::new(), soundness: Soundness::default() };
+        let mut window = Self { segment, start, sight, seen: 0, may_have_holes, holes: Vec::new() };
+        match segment.sight(start, bytes) {
+            Ok(sight) => window.sight = sight,
+            Err(error) => window.read_around_holes(bytes, error)?,
+        }
+        Ok(window)
     }
 
     fn has(&self, to: usize) -> bool {
@@ -430,12 +519,54 @@ impl<'a> Window<'a> {
             std::hint::black_box(sum);
             self.seen = to;
             if self.sight.check().is_err() {
-                let bytes = self.segment.copy(self.start, self.sight.bytes.len())?;
-                self.sight = Sight { bytes, soundness: Soundness::default() };
-                self.seen = self.sight.bytes.len();
+                let bytes = self.sight.bytes.len();
+                match self.segment.copy(self.start, bytes) {
+                    Ok(copy) => self.show(copy),
+                    Err(error) => self.read_around_holes(bytes, error)?,
+                }
             }
         }
         Ok(())
+    }
+
+    fn show(&mut self, copy: Bytes) {
+        self.seen = copy.len();
+        self.sight = Sight { bytes: copy, soundness: Soundness::default() };
+    }
+
+    /// Reads page by page what cannot be read as a whole. If nothing can be read it is no damage: it may be a disk that comes back.
+    fn read_around_holes(&mut self, bytes: usize, error: io::Error) -> io::Result<()> {
+        if !self.may_have_holes {
+            return Err(error);
+        }
+        let mut copy = vec![0; bytes];
+        let mut at = 0;
+        let mut has_read = false;
+        while at < bytes {
+            let within = self.start.plus(at as u64).since(self.segment.base);
+            let to = bytes.min(at + PAGE_BYTES - usize::try_from(within).unwrap_or(0) % PAGE_BYTES);
+            let mut tries = (0..PAGE_TRIES).map(|_| self.segment.file.read_at(within, &mut copy[at..to]));
+            if tries.any(|read| read.is_ok()) {
+                has_read = true;
+            } else {
+                copy[at..to].fill(0);
+                self.holes.push(at..to);
+            }
+            if !has_read && self.holes.len() >= PAGES_IN_VAIN_MAX {
+                return Err(error);
+            }
+            at = to;
+        }
+        if !has_read && bytes > 0 {
+            return Err(error);
+        }
+        self.show(copy.into());
+        Ok(())
+    }
+
+    /// Whether a part of a range cannot be read.
+    fn has_hole(&self, at: usize, bytes: usize) -> bool {
+        self.holes.iter().any(|hole| hole.start < at + bytes && hole.end > at)
     }
 }
 
@@ -443,6 +574,8 @@ struct Scanned {
     end: PhysicalOffset,
     last: Option<LastRecord>,
     records: u64,
+    /// Records that could not be read lie in these parts.
+    holes: Vec<Range<PhysicalOffset>>,
 }
 
 /// Verifies and dispatches everything from `from` on; `knows_queues` says that the queues hold all before it.
@@ -457,6 +590,7 @@ fn scan(
     let newest = newest_with_records(store, segments)?;
     let mut end = from;
     let mut records = 0;
+    let mut holes = Vec::new();
     let mut next_offsets = NextOffsets {
         next: HashMap::new(),
         has_gaps: !matches!(floor, DurableFloor::Position { .. }),
@@ -473,7 +607,7 @@ fn scan(
         // What was never written need not be read.
         let written = segment.file.data_end(start.since(segment.base)).saturating_sub(start.since(segment.base));
         let written = left.min(usize::try_from(written).unwrap_or(usize::MAX));
-        let mut window = Window::new(segment, start, written).map_err(failed)?;
+        let mut window = Window::new(segment, start, written, !is_newest).map_err(failed)?;
         let (mut at, mut torn) = (0, false);
         while at < left && !torn {
             window.see(at + WINDOW_BYTES).map_err(failed)?;
@@ -486,6 +620,8 @@ fn scan(
                 let is_torn_tail = is_newest
                     && matches!(floor, DurableFloor::Position { durable, same_boot: false } if position >= durable);
                 let found = match look(&bytes[at..], position, segment.end().since(position), true) {
+                    // Its header has no checksum.
+                    Found::Record(record) if window.has_hole(at, record.total_bytes() as usize) => Found::Bad,
                     // What we wrote behind our checkpoint counts on without a gap, or begins anew. Without one, nothing is cut for this.
                     Found::Record(record)
                         if (matches!(floor, DurableFloor::Position { .. }) || !is_newest)
@@ -530,7 +666,13 @@ fn scan(
                                 Some(skipped) => {
                                     window.sight.check().map_err(failed)?;
                                     next_offsets.has_gaps = true;
-                                    store.report_damage(position, position.plus(skipped as u64), "is damaged");
+                                    let part = position..position.plus(skipped as u64);
+                                    if window.has_hole(at, skipped) {
+                                        store.report_damage(part.start, part.end, "cannot be read");
+                                        holes.push(part);
+                                    } else {
+                                        store.report_damage(part.start, part.end, "is damaged");
+                                    }
                                     at += skipped;
                                 }
                             }
@@ -574,7 +716,7 @@ fn scan(
         dispatching.last = last;
         store.dispatched.store(end.0, std::sync::atomic::Ordering::Release);
     }
-    Ok(Scanned { end, last, records })
+    Ok(Scanned { end, last, records, holes })
 }
 
 /// The queue offsets that records must have. No checksum covers that field, and a wrong one would harm the entries of sound records.

@@ -22,7 +22,7 @@ use std::{
 use tracing::{info, warn};
 
 use super::{
-    obstacle::{BAD, clearing},
+    obstacle::{BAD, clearing, is_denied},
     room::is_full,
 };
 use crate::env::Directory;
@@ -179,6 +179,11 @@ impl StateFile {
         match self.directory.write(&aside, text.as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.directory.create_folder(folder)?;
+                self.directory.write(&aside, text.as_bytes())?;
+            }
+            // Left by somebody else, perhaps a broker of another user.
+            Err(error) if is_denied(&error) => {
+                self.directory.remove(&aside)?;
                 self.directory.write(&aside, text.as_bytes())?;
             }
             // On a full disk the space of the version before must do, as long as the file itself is sound.

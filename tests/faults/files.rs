@@ -465,7 +465,7 @@ fn damage(file: &Path, damage: Damage, other: &Path) {
 }
 
 /// The files below a folder of a store, by their path in the store, sorted.
-fn files_below(store: &Path, folder: &str) -> Vec<String> {
+pub(crate) fn files_below(store: &Path, folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(store.join(folder)).unwrap() {
         let entry = entry.unwrap();

@@ -7,6 +7,7 @@
 //! | [`files`] | every file of its store is damaged, one by one |
 //! | [`kill`] | SIGKILL at random instants, again and again |
 //! | [`pauses`] | SIGSTOP, a second broker, restarts and stops amid much work |
+//! | [`permissions`] | its files may not be read or written |
 //! | [`power`] | the power goes: only what was synced is left |
 //! | [`strange`] | files of others, half-made files, a missing segment, a slow start |
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
@@ -19,6 +20,7 @@ mod files;
 mod kill;
 mod ledger;
 mod pauses;
+mod permissions;
 mod power;
 mod process;
 mod strange;

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
     net::SocketAddr,
-    os::unix::process::ExitStatusExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -32,6 +32,9 @@ pub(crate) const BODY_BYTES_MAX: usize = 32_768;
 pub(crate) struct Place {
     folder: PathBuf,
     settings: Vec<(String, String)>,
+    /// The program, and the user that it runs as, if not this one.
+    program: PathBuf,
+    user: Option<u32>,
 }
 
 /// A process. Dropped, it is killed.
@@ -76,7 +79,8 @@ impl Place {
             ("diskSpaceCleanForciblyRatio", "100"),
             ("diskSpaceWarningLevelRatio", "100"),
         ];
-        let mut place = Self { folder: folder.to_owned(), settings: Vec::new() };
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_latermq"));
+        let mut place = Self { folder: folder.to_owned(), settings: Vec::new(), program, user: None };
         for (key, value) in usual.iter().chain(settings) {
             place.set(key, value);
         }
@@ -87,6 +91,12 @@ impl Place {
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         self.settings.retain(|(known, _)| known != key);
         self.settings.push((key.to_owned(), value.to_owned()));
+    }
+
+    /// Lets the broker run as another user, from a copy of the program that this user can reach.
+    pub(crate) fn run_as(&mut self, user: u32, program: &Path) {
+        self.user = Some(user);
+        self.program = program.to_owned();
     }
 
     /// The folder of the store.
@@ -100,8 +110,11 @@ impl Place {
         let log = self.folder.join("broker.log");
         let file = File::options().create(true).append(true).open(&log).unwrap();
         let log_from = file.metadata().unwrap().len();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_latermq"));
-        command.arg("broker");
+        let mut command = Command::new(&self.program);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command.arg("broker").current_dir("/");
         for (key, value) in &self.settings {
             command.arg("--set").arg(format!("{key}={value}"));
         }

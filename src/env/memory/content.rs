@@ -98,6 +98,12 @@ impl Content {
         self.unreadable.extend(pages_of(range));
     }
 
+    /// Lets the disk read the pages of a range again.
+    pub(super) fn make_readable(&mut self, range: &Range<u64>) {
+        let pages = pages_of(range);
+        self.unreadable.retain(|page| !pages.contains(page));
+    }
+
     pub(super) fn write(&mut self, position: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {

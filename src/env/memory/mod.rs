@@ -13,7 +13,7 @@ mod names;
 mod tests;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt, io,
     ops::Range,
     path::{Component, Path, PathBuf},
@@ -52,8 +52,18 @@ pub struct MemoryDirectory {
     machine: Arc<Mutex<Machine>>,
 }
 
+/// What [`MemoryDirectory::forbid`] forbids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forbidden {
+    /// Writing.
+    Writing,
+    /// Reading and writing.
+    All,
+}
+
 struct Machine {
     names: Names,
+    forbidden: BTreeMap<PathBuf, Forbidden>,
     faults: Faults,
     capacity: u64,
     locks: BTreeSet<PathBuf>,
@@ -63,16 +73,16 @@ struct Machine {
 impl MemoryDirectory {
     /// An empty tree. Files have no time of modification.
     pub fn new() -> Self {
-        Self::of(Names::default(), CAPACITY_DEFAULT, None)
+        Self::of(Names::default(), BTreeMap::new(), CAPACITY_DEFAULT, None)
     }
 
     /// An empty tree whose files take the time of their last modification from `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self::of(Names::default(), CAPACITY_DEFAULT, Some(clock))
+        Self::of(Names::default(), BTreeMap::new(), CAPACITY_DEFAULT, Some(clock))
     }
 
-    fn of(names: Names, capacity: u64, clock: Option<Arc<dyn Clock>>) -> Self {
-        let machine = Machine { names, faults: Faults::default(), capacity, locks: BTreeSet::new(), clock };
+    fn of(names: Names, forbidden: BTreeMap<PathBuf, Forbidden>, capacity: u64, clock: Option<Arc<dyn Clock>>) -> Self {
+        let machine = Machine { names, forbidden, faults: Faults::default(), capacity, locks: BTreeSet::new(), clock };
         Self { machine: Arc::new(Mutex::new(machine)) }
     }
 
@@ -83,7 +93,7 @@ impl MemoryDirectory {
     pub fn crash(&self, seed: u64) -> Self {
         let machine = self.machine();
         let names = machine.names.after_power_cut(&mut fastrand::Rng::with_seed(seed));
-        Self::of(names, machine.capacity, machine.clock.clone())
+        Self::of(names, machine.forbidden.clone(), machine.capacity, machine.clock.clone())
     }
 
     /// What the end of the process at this moment leaves, in a tree of its own: all that was written. What was not synced still is not,
@@ -93,7 +103,7 @@ impl MemoryDirectory {
     #[must_use]
     pub fn kill(&self) -> Self {
         let machine = self.machine();
-        Self::of(machine.names.copy(), machine.capacity, machine.clock.clone())
+        Self::of(machine.names.copy(), machine.forbidden.clone(), machine.capacity, machine.clock.clone())
     }
 
     /// Stops the machine: every operation fails from now on, so that whoever still uses this tree gives up.
@@ -148,6 +158,27 @@ impl MemoryDirectory {
         Ok(())
     }
 
+    /// Takes back [`MemoryDirectory::make_unreadable`].
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such file.
+    pub fn make_readable(&self, path: &Path, range: Range<u64>) -> io::Result<()> {
+        let file = self.machine().names.file(&normal(path))?;
+        content(&file).make_readable(&range);
+        Ok(())
+    }
+
+    /// Takes permissions from a file or folder, with all that is below it, until it is renamed or removed: as for a user who is not root, over kills
+    /// and power cuts. What is open stays usable.
+    pub fn forbid(&self, path: &Path, what: Forbidden) {
+        self.machine().forbidden.insert(normal(path), what);
+    }
+
+    /// Gives back all permissions.
+    pub fn allow_all(&self) {
+        self.machine().forbidden.clear();
+    }
+
     /// Forgets all planned faults.
     pub fn heal(&self) {
         self.machine().faults.heal();
@@ -196,6 +227,12 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether something may be done with what is at a path; else `PermissionDenied`.
+    fn check_allowed(&self, path: &Path, writing: bool) -> io::Result<()> {
+        let forbids = |above: &Path| self.forbidden.get(above).is_some_and(|what| writing || *what == Forbidden::All);
+        if path.ancestors().any(forbids) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+    }
+
     fn now_ms(&self) -> i64 {
         self.clock.as_ref().map_or(0, |clock| clock.wall().0)
     }
@@ -236,6 +273,7 @@ impl Directory for MemoryDirectory {
         let folder = normal(folder);
         let mut machine = self.machine();
         machine.read(&folder, &[])?;
+        machine.check_allowed(&folder, false)?;
         match machine.names.node(&folder) {
             Some(Node::Folder) => {}
             Some(Node::File(_)) => return Err(io::ErrorKind::NotADirectory.into()),
@@ -270,6 +308,7 @@ impl Directory for MemoryDirectory {
         let path = normal(path);
         let mut machine = self.machine();
         let step = machine.step(Operation::Create, &path, &[bytes, allocation as u64])?;
+        machine.check_allowed(path.parent().unwrap_or(&path), true)?;
         let mut file = Content::new(bytes, allocation == Allocation::Real);
         machine.check_room(file.used_bytes())?;
         file.modified_ms = machine.now_ms();
@@ -283,6 +322,16 @@ impl Directory for MemoryDirectory {
         let mut machine = self.machine();
         machine.read(&path, &[])?;
         let file = machine.names.file(&path)?;
+        machine.check_allowed(&path, true)?;
+        Ok(self.handle(path, file))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let path = normal(path);
+        let mut machine = self.machine();
+        machine.read(&path, &[])?;
+        let file = machine.names.file(&path)?;
+        machine.check_allowed(&path, false)?;
         Ok(self.handle(path, file))
     }
 
@@ -295,6 +344,7 @@ impl Directory for MemoryDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
+        machine.check_allowed(&path, false)?;
         let content = content(&file);
         let mut bytes = vec![0; usize::try_from(content.bytes()).map_err(io::Error::other)?];
         content.read(0, &mut bytes)?;
@@ -306,6 +356,7 @@ impl Directory for MemoryDirectory {
         let length = bytes.len() as u64;
         let mut machine = self.machine();
         let verdict = machine.faults.begin(Operation::Write, &path, &[length, hash(bytes)])?;
+        machine.check_allowed(&path, true)?;
         let file = match machine.names.file(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -339,7 +390,12 @@ impl Directory for MemoryDirectory {
         let (from, to) = (normal(from), normal(to));
         let mut machine = self.machine();
         let step = machine.step(Operation::Rename, &from, &[hash(to.as_os_str().as_encoded_bytes())])?;
+        machine.check_allowed(from.parent().unwrap_or(&from), true)?;
         machine.names.rename(&from, &to)?;
+        machine.forbidden.remove(&to);
+        if let Some(what) = machine.forbidden.remove(&from) {
+            machine.forbidden.insert(to, what);
+        }
         step.end()
     }
 
@@ -347,7 +403,9 @@ impl Directory for MemoryDirectory {
         let path = normal(path);
         let mut machine = self.machine();
         let step = machine.step(Operation::Remove, &path, &[])?;
+        machine.check_allowed(path.parent().unwrap_or(&path), true)?;
         machine.names.remove(&path);
+        machine.forbidden.remove(&path);
         step.end()
     }
 

@@ -39,6 +39,11 @@ enum Change {
         file: Shared,
     },
     /// With all that is below it.
+    RenameFolder {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    /// With all that is below it.
     Remove {
         path: PathBuf,
     },
@@ -50,7 +55,7 @@ impl Change {
         let within = |path: &Path| path.parent() == Some(folder);
         match self {
             Self::Create { path, .. } | Self::Remove { path } => within(path),
-            Self::Rename { from, to, .. } => within(from) || within(to),
+            Self::Rename { from, to, .. } | Self::RenameFolder { from, to } => within(from) || within(to),
         }
     }
 
@@ -58,7 +63,7 @@ impl Change {
     fn is_below(&self, folder: &Path) -> bool {
         match self {
             Self::Create { path, .. } | Self::Remove { path } => path.starts_with(folder),
-            Self::Rename { to, .. } => to.starts_with(folder),
+            Self::Rename { to, .. } | Self::RenameFolder { to, .. } => to.starts_with(folder),
         }
     }
 
@@ -68,6 +73,15 @@ impl Change {
             Self::Rename { from, to, file } => {
                 tree.remove(from);
                 put(tree, to, file);
+            }
+            Self::RenameFolder { from, to } => {
+                let moved: Vec<PathBuf> = tree.keys().filter(|path| path.starts_with(from)).cloned().collect();
+                for path in moved {
+                    let Some(node) = tree.remove(&path) else { continue };
+                    let below = path.strip_prefix(from).unwrap_or(Path::new(""));
+                    let name = if below.as_os_str().is_empty() { to.clone() } else { to.join(below) };
+                    tree.insert(name, node);
+                }
             }
             Self::Remove { path } => tree.retain(|found, _| !found.starts_with(path)),
         }
@@ -144,6 +158,14 @@ impl Names {
     }
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        if matches!(self.node(from), Some(Node::Folder)) {
+            self.check_folder_of(to)?;
+            if self.node(to).is_some() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            self.change(Change::RenameFolder { from: from.to_path_buf(), to: to.to_path_buf() });
+            return Ok(());
+        }
         let file = self.file(from)?;
         self.check_folder_of(to)?;
         if matches!(self.node(to), Some(Node::Folder)) {
@@ -194,6 +216,7 @@ impl Names {
                     Change::Rename { from, to, file } => {
                         Change::Rename { from: from.clone(), to: to.clone(), file: copies.file(file) }
                     }
+                    Change::RenameFolder { from, to } => Change::RenameFolder { from: from.clone(), to: to.clone() },
                     Change::Remove { path } => Change::Remove { path: path.clone() },
                 })
                 .collect(),

@@ -193,6 +193,10 @@ impl Directory for LogGuard {
         Ok(Arc::new(GuardedFile { file, bytes, segment_bytes: self.segment_bytes }))
     }
 
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.directory.open_to_read(path)
+    }
+
     fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
         self.directory.read(path)
     }

@@ -36,7 +36,7 @@ fn position(at: u64) -> PhysicalOffset {
     entry(at).position
 }
 
-fn put(queue: &ConsumeQueue, offsets: std::ops::Range<u64>) {
+fn put(queue: &ConsumeQueue, offsets: Range<u64>) {
     for at in offsets {
         queue.put(QueueOffset(at), entry(at)).unwrap();
     }
@@ -70,7 +70,7 @@ fn all(queue: &ConsumeQueue) -> Vec<(u64, QueueEntry)> {
     entries
 }
 
-fn entries(offsets: std::ops::Range<u64>) -> Vec<(u64, QueueEntry)> {
+fn entries(offsets: Range<u64>) -> Vec<(u64, QueueEntry)> {
     offsets.map(|at| (at, entry(at))).collect()
 }
 

@@ -463,6 +463,9 @@ fn a_missing_segment_is_damage_with_its_range() {
     let bytes = machine.options.segment_bytes;
     let wanted = format!("commit log: {bytes}: {bytes} bytes from {bytes} to {} segments are missing", 2 * bytes);
     assert!(damage.contains(&wanted), "{damage:?}");
+    let count = check(&machine).store.damaged[0].messages.unwrap();
+    let text = format!("queue entries lead to {count} messages from there to {}", 2 * bytes);
+    assert!(count > 50 && check(&machine).store.findings.list.iter().any(|found| found.text == text), "{count}");
 }
 
 #[test]

@@ -315,6 +315,64 @@ fn damage_is_reported_with_its_bytes() {
     assert_eq!(figure(&store, "damagedBytes") as u64, end.since(position));
 }
 
+/// N7
+#[test]
+fn a_lost_part_of_the_log_is_reported_with_the_number_of_its_messages_if_queues_tell() {
+    let (machine, places) = four_segments();
+    let lost = |from: u64, to: u64| places.iter().filter(|place| (from..to).contains(&place.0.0)).count();
+    let whole =
+        |store: &MessageStore| (figure(store, "damagedMessages") as usize, figure(store, "damagedRangesUncounted"));
+
+    let gone = machine.killed();
+    gone.remove(&gone.segment(1));
+    let (store, log) = logged(|| gone.open());
+    let count = lost(SEGMENT_BYTES, 2 * SEGMENT_BYTES);
+    assert_eq!(whole(&store), (count, 0.0));
+    assert!(log.contains(&format!("messages=\"{count}\"")), "{log}");
+
+    let first = machine.killed();
+    first.remove(&first.segment(0));
+    assert_eq!(whole(&first.open()), (lost(0, SEGMENT_BYTES), 0.0));
+
+    let start = machine.killed();
+    start.overwrite(&start.segment(1), 0, &[0xEE; 5_000]);
+    let damaged = whole(&start.open());
+    assert_eq!(damaged, (lost(SEGMENT_BYTES, SEGMENT_BYTES + 5_000), 0.0));
+
+    let end = machine.killed();
+    end.remove(&end.segment(3));
+    assert_eq!(whole(&end.open()), (lost(3 * SEGMENT_BYTES, u64::MAX), 0.0));
+
+    let unknown = machine.killed();
+    unknown.overwrite(&unknown.segment(1), 0, &[0xEE; 5_000]);
+    unknown.remove("consumequeue/orders/1");
+    let (store, log) = logged(|| unknown.open());
+    assert_eq!(whole(&store).0, 0);
+    assert!(whole(&store).1 >= 1.0 && log.contains("an unknown number"), "{log}");
+}
+
+/// N16: it said 0 while hundreds of messages could not be pulled.
+#[test]
+fn dispatch_is_behind_as_long_as_a_queue_cannot_be_written() {
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(draft("orders", 0, "seen")).unwrap();
+    dispatch_all(&store);
+    let from = store.log_range().1;
+    machine.disk.fail_under(Path::new("consumequeue"), Operation::Write, 0, io::ErrorKind::StorageFull, u64::MAX);
+
+    store.append(draft("orders", 0, "unseen")).unwrap();
+    store.append(draft("orders", 0, "unseen too")).unwrap();
+    dispatch_all(&store);
+
+    assert_eq!(bodies(&store, "orders", 0), ["seen"]);
+    assert_eq!(figure(&store, "dispatchBehindBytes") as u64, store.log_range().1.since(from));
+    machine.disk.heal();
+    dispatch_all(&store);
+    assert_eq!(figure(&store, "dispatchBehindBytes"), 0.0);
+    assert_eq!(bodies(&store, "orders", 0).len(), 3);
+}
+
 #[test]
 fn a_page_lost_in_the_newest_segment_below_the_checkpoint_cuts_nothing() {
     let (machine, places) = four_segments();

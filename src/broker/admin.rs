@@ -342,7 +342,7 @@ pub(super) fn runtime_info(broker: &Broker) -> Answer {
     put("startAcceptSendRequestTimeStamp", "0".into());
     put("commitLogMinOffset", oldest.0.to_string());
     put("commitLogMaxOffset", end.0.to_string());
-    put("dispatchBehindBytes", store.dispatch_behind_bytes().to_string());
+    put("dispatchBehindBytes", store.invisible_bytes().to_string());
     put("remainHowManyDataToFlush", format!("{} B", end.since(store.durable())));
     put("remainHowManyDataToCommit", "0 B".into());
     put("remainTransientStoreBufferNumbs", "0".into());

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     broker::audit_tables,
     config::{Origin, Settings},
-    delay::{DelaySummary, LevelAudit, LevelScheduler, RealQueue, RealTopics},
+    delay::{DelaySummary, LEVELS_KEY, LevelAudit, LevelScheduler, LevelSummary, RealQueue, RealTopics},
     env::{Directory, Env, FsDirectory, SystemClock},
     model::{DelayText, PhysicalOffset, QueueId, Timestamp},
     store::{
@@ -60,6 +60,8 @@ pub(super) struct CheckArgs {
 struct Checked {
     store: StoreAudit,
     delay: DelaySummary,
+    /// Whether the table of delay levels is the default one, since none was named.
+    table_is_default: bool,
     /// State files that cannot be used.
     unusable: Vec<PathBuf>,
 }
@@ -141,7 +143,8 @@ fn look(args: &CheckArgs, settings: &Settings) -> Result<Checked, Failure> {
     let delay = levels.finish(&mut store, Timestamp(now_ms()));
     let parse = |text: &str| LevelAudit::parse_file(text);
     let unusable = audit_tables(&directory, &mut store, &[(LevelAudit::FILE, &parse)]).map_err(failed)?;
-    Ok(Checked { store, delay, unusable })
+    let table_is_default = settings.origin(LEVELS_KEY).is_none_or(|origin| *origin == Origin::Default);
+    Ok(Checked { store, delay, table_is_default, unusable })
 }
 
 /// A repair delivers nothing.
@@ -154,6 +157,10 @@ impl RealTopics for NoTopics {
 }
 
 fn mend(args: &CheckArgs, settings: &Settings, checked: &Checked) -> Result<Repaired, Failure> {
+    if checked.store.index_is_unknown {
+        let text = "cannot repair it: maxHashSlotNum and maxIndexNum are not those of its index files; name the broker.conf of this store with -c";
+        return Err(Failure::failed(format!("{}: {text}", args.store.display())));
+    }
     let failed = |error: StoreError| not_checked(args, &error);
     let directory = FsDirectory::open(&args.store)
         .map_err(|error| Failure::failed(format!("cannot open the store {}: {error}", args.store.display())))?;
@@ -166,12 +173,24 @@ fn mend(args: &CheckArgs, settings: &Settings, checked: &Checked) -> Result<Repa
 fn print_json(args: &CheckArgs, checked: &Checked, repaired: Option<&Repaired>) -> Result<(), Failure> {
     let mut value = json!({
         "sound": checked.store.findings.is_sound(), "store": checked.store, "delay": checked.delay,
+        "delayTableIsDefault": checked.table_is_default,
         "repaired": repaired.is_some(), "setAside": repaired.map(|repaired| &repaired.set_aside),
     });
     if args.for_apache {
         value["apacheWould"] = apache(checked).into();
     }
     Ok(print::json(&value)?)
+}
+
+/// How long messages of a level wait: as they were told, or else as the table says.
+fn delay_text(level: &LevelSummary, table_is_default: bool) -> String {
+    let text = |ms: u64| DelayText(Duration::from_millis(ms)).to_string();
+    match (&level.waiting_ms[..], level.delay_ms) {
+        ([], None) => "gone".to_owned(),
+        ([], Some(ms)) if table_is_default => format!("{} by default", text(ms)),
+        ([], Some(ms)) => text(ms),
+        (waiting, _) => waiting.iter().map(|ms| text(*ms)).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn apache(checked: &Checked) -> Vec<String> {
@@ -232,9 +251,7 @@ fn print_text(args: &CheckArgs, checked: &Checked, repaired: Option<&Repaired>) 
             .map(|level| {
                 vec![
                     level.level.to_string(),
-                    level
-                        .delay_ms
-                        .map_or_else(|| "gone".to_owned(), |ms| DelayText(Duration::from_millis(ms)).to_string()),
+                    delay_text(level, checked.table_is_default),
                     level.pending.to_string(),
                     level.pending_bytes.to_string(),
                     level.next_deliver_at.map_or_else(String::new, |at| due(at - now)),
@@ -245,6 +262,11 @@ fn print_text(args: &CheckArgs, checked: &Checked, repaired: Option<&Repaired>) 
     }
     if args.for_apache {
         let would = apache(checked);
+        if checked.table_is_default && pending > 0 {
+            print::line(
+                "messageDelayLevel was not named: what follows is said for the default table; name the broker.conf of this store with -c",
+            )?;
+        }
         if would.is_empty() {
             print::line("Apache RocketMQ would do as latermq does")?;
         }

@@ -14,7 +14,7 @@ use super::{
     print::{self, Output},
     send::now_ms,
 };
-use crate::model::DelayText;
+use crate::{delay::about, model::DelayText};
 
 /// Show the delay levels of running brokers: how long each waits, how many messages wait in it, when the next is due
 ///
@@ -178,7 +178,11 @@ fn store_notes(figures: &BTreeMap<String, String>) -> Vec<String> {
     }
     let damaged = number("damagedBytes");
     if damaged > 0 {
-        notes.push(format!("{damaged} bytes of the log are damaged or missing: see the log of the broker"));
+        let (messages, uncounted) = (number("damagedMessages"), number("damagedRangesUncounted"));
+        let more = if uncounted > 0 { ", and an unknown number more" } else { "" };
+        notes.push(format!(
+            "{damaged} bytes of the log are damaged or missing, {messages} messages{more}: see the log of the broker"
+        ));
     }
     let behind = number("queuesBehind");
     if behind > 0 {
@@ -252,12 +256,9 @@ fn last_used(figures: &BTreeMap<String, String>) -> usize {
 }
 
 pub(super) fn due(in_ms: i64) -> String {
-    match in_ms {
-        ..=0 => "now".to_owned(),
-        1..=9_999 => format!("in {:.1} s", in_ms as f64 / 1000.0),
-        10_000..=119_999 => format!("in {} s", in_ms / 1000),
-        120_000..=7_199_999 => format!("in {} min", in_ms / 60_000),
-        _ => format!("in {} h {} min", in_ms / 3_600_000, in_ms / 60_000 % 60),
+    match u64::try_from(in_ms) {
+        Ok(ms) if ms > 0 => format!("in {}", about(Duration::from_millis(ms))),
+        _ => "now".to_owned(),
     }
 }
 

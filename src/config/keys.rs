@@ -84,7 +84,7 @@ pub static SECTIONS: &[Section] = &[
                 Kind::Number(1_048_576, 1 << 40),
                 "268435456",
                 "Our own key. Bytes of answers that all clients together have not read, beyond which no more requests are read of those that have not\n\
-                 read 64 KiB.",
+                 read 64 KiB. Each may still be sent the answer to one request, however large, beyond it.",
             ),
         ],
     },

@@ -16,7 +16,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    DELAY_MS_MAX, DelayLevel, LevelTable, PARKED_REASON,
+    DELAY_MS_MAX, DelayLevel, LevelTable, PARKED_REASON, about,
     apache::{Candidate, Matching, WithoutKey, has_unique_key, may_be_restored},
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset},
     entries::end_of,
@@ -86,6 +86,8 @@ pub struct LevelSummary {
     pub level: u32,
     /// How long it waits by the table; `None` for one that is not in it.
     pub delay_ms: Option<u64>,
+    /// How long those that wait were told to, by what is stored with them; none for what Apache RocketMQ wrote.
+    pub waiting_ms: Vec<u64>,
     /// Messages that wait.
     pub pending: u64,
     /// Bytes of their records.
@@ -339,6 +341,12 @@ impl LevelAudit {
             summary.levels.push(LevelSummary {
                 level: level.number(),
                 delay_ms: delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+                waiting_ms: {
+                    let mut waiting: Vec<u64> = runs.iter().map(|run| run.duration_ms).filter(|ms| *ms > 0).collect();
+                    waiting.sort_unstable();
+                    waiting.dedup();
+                    waiting
+                },
                 pending,
                 pending_bytes: progress.map_or(0, |progress| progress.pending_bytes),
                 next_deliver_at,
@@ -442,7 +450,7 @@ impl LevelAudit {
         for run in runs {
             let early = self.due_behind(level, run, limit, read);
             if early > 0 {
-                let by = DelayText(self.due(level, run, run.to - 1, read).since(now));
+                let by = about(self.due(level, run, run.to - 1, read).since(now));
                 says.push(format!(
                     "deliver {early} messages of level {level} at once, since they wait longer than the {} of the table now; the last of them {by} early",
                     DelayText(delay)
@@ -451,7 +459,7 @@ impl LevelAudit {
             let moved = self.moved(level, run, read);
             if moved > 0 {
                 let said = self.entry(level, run.from, read).map_or(0, |entry| entry.tag_code);
-                let by = DelayText(self.due(level, run, run.from, read).since(Timestamp(said)));
+                let by = about(self.due(level, run, run.from, read).since(Timestamp(said)));
                 says.push(format!(
                     "deliver {moved} messages of level {level} up to {by} early: the clock was set forward after they were stored"
                 ));

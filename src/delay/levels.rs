@@ -196,6 +196,19 @@ impl fmt::Display for DelayLevel {
     }
 }
 
+/// A length of time in the words of a person, about: `3.0 s`, `40 min`, `7 h 5 min`, `12 days 3 h`.
+pub fn about(time: Duration) -> String {
+    let ms = time.as_millis();
+    let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
+    match ms {
+        0..10_000 => format!("{:.1} s", time.as_secs_f64()),
+        10_000..120_000 => format!("{seconds} s"),
+        120_000..7_200_000 => format!("{minutes} min"),
+        7_200_000..172_800_000 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{} days {} h", hours / 24, hours % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -45,6 +45,7 @@ pub use crate::model::PARKING_TOPIC;
 pub use audit::{DelaySummary, LevelAudit, LevelSummary};
 pub use levels::{
     DELAY_MS_MAX, DelayLevel, LEVELS_DEFAULT, LEVELS_KEY, LEVELS_MAX, LevelTable, LevelTableError, LevelTableReason,
+    about,
 };
 pub use options::{DelayOptions, PARK_AFTER_KEY};
 pub use park::PARKED_REASON;

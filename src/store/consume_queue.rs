@@ -563,6 +563,24 @@ impl ConsumeQueue {
         found().map_err(|error| self.fault("read", error))
     }
 
+    /// How many entries lead to records that begin in a range of the log; those beyond the queue's end count, too.
+    ///
+    /// # Errors
+    /// As the file system gives them.
+    pub(super) fn count_within(&self, from: PhysicalOffset, to: PhysicalOffset) -> io::Result<u64> {
+        let files = self.writer().files;
+        let (first, stored) = (files.0 * self.file_entries(), files.1 * self.file_entries());
+        let mut at = self.count_below(first, stored, from.0)?;
+        let end = self.count_below(at, stored, to.0)?;
+        let mut count = 0;
+        while at < end {
+            let entries = self.read_stored(at, (end - at).min(CHUNK_ENTRIES))?;
+            count += entries.iter().filter(|entry| !entry.is_blank() && entry.position >= from).count() as u64;
+            at += entries.len() as u64;
+        }
+        Ok(count)
+    }
+
     /// Takes back entries right behind the queue's end that lead into parts of the log which could not be read: their messages may be read later, and
     /// their offsets must not be given again.
     ///

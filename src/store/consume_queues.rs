@@ -301,6 +301,14 @@ impl ConsumeQueues {
         self.all().iter().try_fold(None, |last, queue| Ok(last.max(queue.pointed_to(end, reach)?)))
     }
 
+    /// How many entries of all queues lead to records that begin in a range of the log.
+    ///
+    /// # Errors
+    /// As the file system gives them.
+    pub(super) fn count_within(&self, from: PhysicalOffset, to: PhysicalOffset) -> io::Result<u64> {
+        self.all().iter().try_fold(0, |count, queue| Ok(count + queue.count_within(from, to)?))
+    }
+
     /// [`ConsumeQueue::keep_leading_into`] for all queues.
     ///
     /// # Errors

@@ -67,6 +67,11 @@ pub struct MessageStore {
     pub(super) patience: Patience,
     pub(super) mended_entries: AtomicU64,
     pub(super) damaged_ranges: AtomicU64,
+    /// Messages in them, as far as queues tell, and ranges of which they do not.
+    damaged_messages: AtomicU64,
+    damaged_uncounted: AtomicU64,
+    /// Queues have an entry for every message before this position.
+    pub(super) queues_whole_to: AtomicU64,
     pub(super) cut_tails: AtomicU64,
     /// One more than the pinned position that retention logged last.
     pub(super) pin_logged: AtomicU64,
@@ -170,6 +175,9 @@ impl MessageStore {
                 patience: Patience::default(),
                 mended_entries: AtomicU64::new(0),
                 damaged_ranges: AtomicU64::new(0),
+                damaged_messages: AtomicU64::new(0),
+                damaged_uncounted: AtomicU64::new(0),
+                queues_whole_to: AtomicU64::new(0),
                 cut_tails: AtomicU64::new(0),
                 pin_logged: AtomicU64::new(0),
                 drivers: Drivers::default(),
@@ -349,6 +357,17 @@ impl MessageStore {
         self.readable().since(PhysicalOffset(self.dispatched.load(Ordering::Acquire)))
     }
 
+    /// How many bytes of the log lie behind the first message that cannot be pulled yet: it is not dispatched, or its queue cannot be written.
+    pub fn invisible_bytes(&self) -> u64 {
+        let behind = self.dispatch_behind_bytes();
+        if !self.dispatcher.is_failing() {
+            return behind;
+        }
+        // What only has to be cleared beyond the end of a queue is said to lie at 0.
+        let unwritten = self.dispatcher.unwritten_from().filter(|(from, _)| *from >= self.log.first());
+        unwritten.map_or(behind, |(from, _)| behind.max(self.readable().since(from)))
+    }
+
     /// The store's own time: it never falls, and goes on at the pace of the boot-time clock, whatever the wall clock does.
     pub fn now(&self) -> Timestamp {
         self.log.clock().now()
@@ -491,7 +510,7 @@ impl MessageStore {
             number("commitLogMinOffset", first.0),
             number("commitLogMaxOffset", end.0),
             number("unsyncedBytes", end.since(self.durable())),
-            number("dispatchBehindBytes", self.dispatch_behind_bytes()),
+            number("dispatchBehindBytes", self.invisible_bytes()),
             number("damagedBytes", self.damaged_bytes.load(Ordering::Relaxed)),
             number("clockJumps", self.log.clock().followed()),
             number("clockStepsBack", self.log.clock().steps_back()),
@@ -505,6 +524,8 @@ impl MessageStore {
         ];
         figures.push(number("pendingRoomBytes", self.owed_bytes()));
         figures.push(number("damagedRanges", self.damaged_ranges.load(Ordering::Relaxed)));
+        figures.push(number("damagedMessages", self.damaged_messages.load(Ordering::Relaxed)));
+        figures.push(number("damagedRangesUncounted", self.damaged_uncounted.load(Ordering::Relaxed)));
         figures.push(number("cutTails", self.cut_tails.load(Ordering::Relaxed)));
         figures.push(number("failedSyncs", u64::from(self.health.failure().is_some())));
         if let Some((plugin, pinned)) = self.pinned() {
@@ -642,12 +663,24 @@ impl MessageStore {
     pub(super) fn report_damage(&self, from: PhysicalOffset, to: PhysicalOffset, what: &str) {
         self.damaged_bytes.fetch_add(to.since(from), Ordering::Relaxed);
         self.damaged_ranges.fetch_add(1, Ordering::Relaxed);
+        let messages = self.messages_within(from, to);
+        match messages {
+            Some(messages) => self.damaged_messages.fetch_add(messages, Ordering::Relaxed),
+            None => self.damaged_uncounted.fetch_add(1, Ordering::Relaxed),
+        };
         tracing::error!(
             physical_offset = from.0,
             to = to.0,
             bytes = to.since(from),
+            messages = messages.map_or_else(|| "an unknown number".to_owned(), |messages| messages.to_string()),
             "a part of the commit log {what}; going on behind it"
         );
+    }
+
+    /// How many messages lie in a range of the log, if queues tell.
+    fn messages_within(&self, from: PhysicalOffset, to: PhysicalOffset) -> Option<u64> {
+        let is_known = to.0 <= self.queues_whole_to.load(Ordering::Relaxed);
+        is_known.then(|| self.dispatcher.queues.count_within(from, to).ok())?
     }
 
     /// Syncs what was written and releases those who wait.

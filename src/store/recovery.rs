@@ -125,6 +125,11 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let matches = found.as_ref().is_some_and(|found| matches_log(store, &segments, &found.checkpoint));
     let loaded = found.and_then(FoundCheckpoint::believed);
     let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
+    if let Some(unmatched) = loaded.as_ref().filter(|_| !matches) {
+        // Of a log that lost its end, whole queues still tell what was there.
+        store.dispatcher.queues.rewind(unmatched.position)?;
+        find_whole_queues(store, unmatched);
+    }
     let mut checkpoint = loaded.filter(|_| matches);
     let matching = checkpoint.clone();
     // What it says of the log stays true, whatever became of queues, index and plugins.
@@ -133,7 +138,17 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     if from == Recovery::Rebuild {
         checkpoint = None;
     }
+    // Also where it will not count: whole queues tell what was lost.
+    let matches_derived = match &checkpoint {
+        Some(believed) => matches_derived(store, believed)?,
+        None => false,
+    };
     let gaps = Gaps::find(store, &segments);
+    if gaps.are_news {
+        for &(from, to) in &gaps.missing {
+            store.report_damage(PhysicalOffset(from), PhysicalOffset(to), "is missing");
+        }
+    }
     if checkpoint.is_some() && gaps.are_news {
         tracing::error!(
             "segments are missing from the middle of the log, or were cut; scanning all of it, and restoring again what was restored there"
@@ -147,9 +162,7 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
         );
         checkpoint = None;
     }
-    if let Some(believed) = &checkpoint
-        && !matches_derived(store, believed)?
-    {
+    if !matches_derived {
         checkpoint = None;
     }
     if !recover_plugins(store, checkpoint.as_ref())? {
@@ -260,6 +273,8 @@ fn report_lost_end(store: &MessageStore, end: PhysicalOffset) {
 struct Gaps {
     file: StateFile,
     text: String,
+    /// Those between segments.
+    missing: Vec<(u64, u64)>,
     /// No start has seen them.
     are_news: bool,
 }
@@ -267,15 +282,16 @@ struct Gaps {
 impl Gaps {
     fn find(store: &MessageStore, segments: &[Arc<Segment>]) -> Self {
         let missing = segments.windows(2).map(|pair| (pair[0].end().0, pair[1].base.0));
+        let missing: Vec<(u64, u64)> = missing.filter(|(from, to)| from != to).collect();
         let cut = store.log.found().cut.iter().map(|cut| (cut.start.0, cut.end.0));
-        let gaps: Vec<(u64, u64)> = missing.filter(|(from, to)| from != to).chain(cut).collect();
+        let gaps: Vec<(u64, u64)> = missing.iter().copied().chain(cut).collect();
         let file = store.state_file(GAPS_FILE);
         let mut are_news = false;
         if !gaps.is_empty() {
             let seen = pairs(&file);
             are_news = gaps.iter().any(|gap| !seen.contains(gap));
         }
-        Self { file, text: serde_json::to_string(&gaps).unwrap_or_default(), are_news }
+        Self { file, text: serde_json::to_string(&gaps).unwrap_or_default(), missing, are_news }
     }
 
     /// The next start may believe its checkpoint although they are there.
@@ -436,13 +452,23 @@ fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool
         tracing::warn!("queue files are damaged; scanning the whole log to build them again");
         return Ok(false);
     }
-    let found = store.dispatcher.derived();
+    let found = find_whole_queues(store, checkpoint);
     if found != checkpoint.derived {
         // If a file shows which, its name is worth a line.
         store.dispatcher.queues.have_damaged_files(true, judge)?;
         tracing::warn!(?found, counted = ?checkpoint.derived, "queues or index are not those of the checkpoint; scanning the whole log");
     }
     Ok(found == checkpoint.derived || Mutation::CheckpointOfAnotherLog.is_on())
+}
+
+/// Compares queues that end at a checkpoint with what it counted, and takes note if all their entries are there. Gives what there is.
+fn find_whole_queues(store: &MessageStore, checkpoint: &Checkpoint) -> Derived {
+    let found = store.dispatcher.derived();
+    let of_queues = |derived: &Derived| (derived.queues, derived.entries, derived.first_entries);
+    if of_queues(&found) == of_queues(&checkpoint.derived) {
+        store.queues_whole_to.store(checkpoint.position.0, std::sync::atomic::Ordering::Relaxed);
+    }
+    found
 }
 
 /// Looks at the start of a segment that recovery does not read otherwise, and reports what is damaged there, or that it cannot be read.

@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     obstacle::{BAD, clearing, is_denied},
@@ -103,7 +103,7 @@ impl StateFile {
         let wrong = match self.read(&self.path, &parse) {
             Found::Value(value) => {
                 *condition = Condition::Sound;
-                info!(file = self.display(), "file read");
+                debug!(file = self.display(), "file read");
                 return Loaded::Main(value);
             }
             Found::Missing => None,
@@ -125,7 +125,12 @@ impl StateFile {
                 Loaded::Backup(value)
             }
             (None, Found::Missing) => {
-                info!(path, "state file absent");
+                // That is so for each file of a new store.
+                if self.is_folder_used() {
+                    info!(path, "state file absent");
+                } else {
+                    debug!(path, "state file absent");
+                }
                 Loaded::Absent
             }
             (Some(reason), Found::Missing) => {
@@ -225,6 +230,12 @@ impl StateFile {
             // What was kept before may be of another kind.
             Err(_) => self.directory.remove(&bad).and_then(|()| self.directory.rename(path, &bad)),
         }
+    }
+
+    /// Whether its folder holds a file that was saved more than once.
+    fn is_folder_used(&self) -> bool {
+        let listed = self.directory.list(self.path.parent().unwrap_or(Path::new("")));
+        listed.is_ok_and(|listed| listed.iter().any(|entry| entry.name.ends_with(BACKUP)))
     }
 
     fn turn(&self) -> MutexGuard<'_, Condition> {

@@ -40,7 +40,7 @@ fn what_was_stored_before_a_step_of_the_clock_is_due_later_by_it_and_apache_woul
 
     assert_eq!(damage, [""; 0]);
     assert_eq!(delay.levels[0].next_deliver_at, Some(START.0 + HOUR_MS + 10_000));
-    let early = "deliver 1 messages of level 1 up to 1h early: the clock was set forward after they were stored";
+    let early = "deliver 1 messages of level 1 up to 60 min early: the clock was set forward after they were stored";
     assert_eq!(delay.apache, [early]);
     rig.advance(6_000);
     assert_eq!(rig.step(), 1);

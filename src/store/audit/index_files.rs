@@ -21,6 +21,8 @@ const BLOCK_ENTRIES: u32 = 4_096;
 /// The index files of a store, oldest first.
 pub(super) struct IndexFiles {
     shape: Shape,
+    /// All files have another length than the configuration gives them: they cannot be read.
+    pub(super) is_of_another_shape: bool,
     files: Vec<(String, Arc<dyn File>)>,
     /// The file at hand, and the entry in it that comes next.
     current: usize,
@@ -63,17 +65,12 @@ impl Faults {
 }
 
 impl IndexFiles {
-    pub(super) fn open(
-        env: &Env,
-        options: &StoreOptions,
-        unclean: bool,
-        findings: &mut Findings,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn open(env: &Env, options: &StoreOptions, findings: &mut Findings) -> Result<Self, StoreError> {
         let directory = &*env.directory;
         let folder = Path::new("index");
         let shape = Shape { slots: options.index_slots, entries: options.index_entries };
         let mut files = Vec::new();
-        let mut other = None;
+        let mut others = Vec::new();
         if options.index_enabled {
             let listed = directory.list(folder).map_err(|source| io_error(directory, "list", folder, source))?;
             for entry in listed {
@@ -86,26 +83,28 @@ impl IndexFiles {
                     let file = directory.open(&path).map_err(|source| io_error(directory, "open", &path, source))?;
                     files.push((path.display().to_string(), file));
                 } else {
-                    let text = format!("has {} bytes, but an index file has {}", entry.bytes, shape.file_bytes());
-                    // A start that was killed while it cut the file leaves it short; the next one removes it.
-                    let grade = if entry.bytes < shape.file_bytes() { Grade::Mends } else { Grade::Damage };
-                    findings.add(grade, "index", path.display(), &text);
-                    other = Some((path, entry.bytes));
+                    others.push((path, entry.bytes));
                 }
             }
         }
-        if let Some((path, found)) = other.filter(|_| files.is_empty() && !unclean) {
-            // All have another length: it is the configuration that is not theirs.
-            let path = directory.display(&path);
-            return Err(StoreError::FileLength {
-                path,
-                found,
-                wanted: shape.file_bytes(),
-                key: "maxHashSlotNum and maxIndexNum",
-            });
+        let is_of_another_shape = files.is_empty() && !others.is_empty();
+        for (path, found) in others {
+            let wanted = shape.file_bytes();
+            if is_of_another_shape {
+                // It is the configuration that is not theirs.
+                let text = format!(
+                    "has {found} bytes, where maxHashSlotNum and maxIndexNum say {wanted}: the index was not looked at; name the broker.conf of this store with -c"
+                );
+                findings.note("index", path.display(), &text);
+                continue;
+            }
+            // A start that was killed while it cut the file leaves it short; the next one removes it.
+            let grade = if found < wanted { Grade::Mends } else { Grade::Damage };
+            findings.add(grade, "index", path.display(), &format!("has {found} bytes, but an index file has {wanted}"));
         }
         let mut index = Self {
             shape,
+            is_of_another_shape,
             files,
             current: 0,
             number: 1,

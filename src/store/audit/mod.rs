@@ -135,6 +135,8 @@ pub struct StoreAudit {
     pub queue_entries: u64,
     /// Sound entries of the index.
     pub index_entries: u64,
+    /// Whether the index was not looked at, since `maxHashSlotNum` and `maxIndexNum` are not those of its files.
+    pub index_is_unknown: bool,
     /// Where the next start begins to read the log; `None` if at its beginning, for want of a checkpoint that can be believed.
     pub checkpoint: Option<u64>,
     /// What retention would see.
@@ -198,6 +200,8 @@ pub struct DamagedRange {
     pub from: u64,
     /// The byte behind it.
     pub to: u64,
+    /// How many messages it held, as queue entries tell; `None` if they cannot be read.
+    pub messages: Option<u64>,
     #[serde(skip)]
     records_before: u64,
 }
@@ -293,15 +297,17 @@ pub fn audit(
     }
     let segments = find_segments(env, options, unclean, &mut findings)?;
     let queues = QueueFiles::open(env, options, unclean, &mut findings)?;
-    let index = IndexFiles::open(env, options, unclean, &mut findings)?;
+    let index = IndexFiles::open(env, options, &mut findings)?;
 
     let log = LogSummary {
         segments: segments.len() as u64,
         first: segments.first().map_or(0, |segment| segment.base.0),
         ..LogSummary::default()
     };
+    let index_is_read = options.index_enabled && !index.is_of_another_shape;
     let mut pass = Pass {
         options,
+        index_is_read,
         env,
         part,
         unclean,
@@ -339,6 +345,7 @@ pub(super) fn io_error(
 /// One pass over a store.
 struct Pass<'a> {
     options: &'a StoreOptions,
+    index_is_read: bool,
     env: &'a Env,
     part: &'a mut dyn AuditPart,
     unclean: bool,
@@ -561,7 +568,8 @@ impl Pass<'_> {
             let text =
                 format!("behind the last record at {from} the log should be empty, but there are bytes at {written}");
             self.findings.damage("commit log", from, &text);
-            self.damaged.push(DamagedRange { from: from.0, to: written.0 + 1, records_before: self.log.records });
+            let to = written.0 + 1;
+            self.damaged.push(DamagedRange { from: from.0, to, messages: Some(0), records_before: self.log.records });
         }
     }
 
@@ -575,7 +583,7 @@ impl Pass<'_> {
         self.is_told = true;
         let state = checkpoint.plugins.get(self.part.name()).map(Vec::as_slice);
         self.part.checkpoint(state, &mut self.findings);
-        let index = if self.options.index_enabled { self.index.below(checkpoint.position) } else { None };
+        let index = if self.index_is_read { self.index.below(checkpoint.position) } else { None };
         let derived = self.queues.derived_below(checkpoint.position);
         let said = checkpoint.derived;
         if said == Derived::UNKNOWN {
@@ -628,7 +636,7 @@ impl Pass<'_> {
             let mends = self.is_above_floor(position);
             tag_code = self.queues.take(&record, wanted, mends, hole, &mut self.findings);
         }
-        if self.options.index_enabled {
+        if self.index_is_read {
             let mends = self.is_above_floor(position);
             let (first, damaged) = (self.first(), &self.damaged);
             self.index.take(&record, mends, &|at| {
@@ -654,19 +662,37 @@ impl Pass<'_> {
         let bytes = to.since(from);
         self.log.damaged_bytes += bytes;
         self.findings.damage("commit log", from, &format!("{bytes} bytes from {from} to {to} {what}"));
-        self.damaged.push(DamagedRange { from: from.0, to: to.0, records_before: self.log.records });
+        let messages = Some(0);
+        self.damaged.push(DamagedRange { from: from.0, to: to.0, messages, records_before: self.log.records });
+    }
+
+    /// Counts the messages in damaged ranges.
+    fn count_damaged_messages(&mut self) {
+        if self.damaged.is_empty() {
+            return;
+        }
+        let counts = self.queues.count_within(&self.damaged);
+        for (number, range) in self.damaged.iter_mut().enumerate() {
+            range.messages = counts.as_ref().ok().map(|counts| counts[number]);
+            let text = range.messages.map_or_else(
+                || "queue entries cannot be read: an unknown number of messages is lost there".to_owned(),
+                |messages| format!("queue entries lead to {messages} messages from there to {}", range.to),
+            );
+            self.findings.note("commit log", range.from, &text);
+        }
     }
 
     fn finish(mut self) -> Result<StoreAudit, StoreError> {
         let end = PhysicalOffset(self.log.end);
         self.part.ended();
         self.check_end(end);
+        self.count_damaged_messages();
         let first = self.first();
         let holes: Vec<_> = self.damaged.iter().map(|range| range.from..range.to).collect();
         let (unclean, rebuilds) = (self.unclean, self.rebuilds);
         let missing_queues =
             self.queues.finish(first..end, unclean, rebuilds, &holes, &self.deletions, &mut self.findings);
-        if self.options.index_enabled {
+        if self.index_is_read {
             let must_be = self.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.derived.index_end > 0);
             let is_gone = |at: u64| at < first.0 || holes.iter().any(|hole| hole.contains(&at));
             self.index.finish(end, &is_gone, must_be, self.unclean, self.rebuilds, &mut self.findings);
@@ -678,6 +704,7 @@ impl Pass<'_> {
             queues: self.queues.count(),
             queue_entries: self.queues.sound_entries(),
             index_entries: self.index.sound_entries(),
+            index_is_unknown: self.index.is_of_another_shape,
             checkpoint: self.checkpoint.map(|checkpoint| checkpoint.position.0),
             log: self.log,
             damaged: self.damaged,

@@ -14,7 +14,7 @@ use super::{
         consume_queues::{is_another_length, queue_file_lengths},
         deletions::Deletions,
     },
-    Findings, Grade, TagCode, io_error,
+    DamagedRange, Findings, Grade, TagCode, io_error,
 };
 use crate::{
     env::{Directory, EntryKind, Env},
@@ -382,6 +382,29 @@ impl QueueFiles {
             at += entries.len() as u64;
         }
         Ok(end)
+    }
+
+    /// How many entries lead into each range of the log, which ascend.
+    pub(super) fn count_within(&self, ranges: &[DamagedRange]) -> io::Result<Vec<u64>> {
+        let mut counts = vec![0; ranges.len()];
+        for (topic, queue_id) in self.names() {
+            let files = self.cursor(&topic, queue_id).map(|cursor| cursor.files.clone()).unwrap_or_default();
+            let mut at = files.start;
+            while at < files.end {
+                let entries = self.read(&topic, QueueId(queue_id), QueueOffset(at), BLOCK_ENTRIES * 16)?;
+                if entries.is_empty() {
+                    break;
+                }
+                for entry in entries.iter().filter(|entry| !entry.is_blank()) {
+                    let behind = ranges.partition_point(|range| range.to <= entry.position.0);
+                    if ranges.get(behind).is_some_and(|range| range.from <= entry.position.0) {
+                        counts[behind] += 1;
+                    }
+                }
+                at += entries.len() as u64;
+            }
+        }
+        Ok(counts)
     }
 
     fn names(&self) -> Vec<(Topic, u32)> {

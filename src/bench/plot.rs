@@ -16,7 +16,10 @@ type Curve = (String, Vec<(f64, f64)>);
 type Curves = BTreeMap<String, Vec<(f64, f64)>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-const WIDTH: u32 = 960;
+const WIDTH: u32 = 1100;
+const LEGEND_WIDTH: u32 = 220;
+/// Room for half of the last label.
+const RIGHT_MARGIN: u32 = 48;
 const PANEL_HEIGHT: u32 = 320;
 /// The lowest value of a logarithmic axis.
 const LOG_LEAST: f64 = 1e-3;
@@ -175,8 +178,15 @@ fn draw_panel<'a>(area: &Area<'a>, panel: &Panel) -> Result<(), Box<dyn std::err
     let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(0.0, f64::max);
     let right = most(|point| point.0).max(1.0);
     let top = (most(|point| point.1) * 1.1).max(1e-3);
-    let mut builder = ChartBuilder::on(area);
-    builder.caption(&panel.caption, CAPTION).margin(12).x_label_area_size(28).y_label_area_size(72);
+    let (area, legend) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+    draw_legend(&legend, panel)?;
+    let mut builder = ChartBuilder::on(&area);
+    builder
+        .caption(&panel.caption, CAPTION)
+        .margin(12)
+        .margin_right(RIGHT_MARGIN)
+        .x_label_area_size(28)
+        .y_label_area_size(72);
     if panel.log_y {
         let least = (points().map(|point| point.1).fold(top, f64::min) * 0.9).max(LOG_LEAST);
         draw_curves(builder.build_cartesian_2d(0.0..right, (least..top.max(least * 10.0)).log_scale())?, panel, least)
@@ -197,7 +207,10 @@ where
         Axis::Places(names) => names.len(),
         _ => 11,
     };
-    let number = |y: &f64| if *y >= 10.0 || *y == 0.0 { format!("{y:.0}") } else { format!("{y:.3}") };
+    let number = |y: &f64| {
+        let text = if *y >= 100.0 { format!("{y:.0}") } else { format!("{y:.3}") };
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    };
     chart
         .configure_mesh()
         .light_line_style(WHITE)
@@ -206,26 +219,25 @@ where
         .y_label_formatter(&number)
         .label_style(LABEL)
         .draw()?;
-    for (nth, (name, points)) in panel.curves.iter().enumerate() {
+    for (nth, (_, points)) in panel.curves.iter().enumerate() {
         let colour = Palette99::pick(nth).mix(1.0);
         let points = points.iter().map(|&(x, y)| (x, y.max(least)));
-        let line = chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
-        if !name.is_empty() {
-            line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
-        }
+        chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
         if matches!(panel.x, Axis::Places(_)) {
             chart.draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?;
         }
     }
-    if panel.curves.iter().any(|(name, _)| !name.is_empty()) {
-        let position = SeriesLabelPosition::UpperLeft;
-        chart
-            .configure_series_labels()
-            .position(position)
-            .label_font(LABEL)
-            .background_style(WHITE.mix(0.8))
-            .border_style(WHITE)
-            .draw()?;
+    Ok(())
+}
+
+/// The names of the curves, beside the chart, where they hide nothing.
+fn draw_legend<'a>(area: &Area<'a>, panel: &Panel) -> Result<(), Box<dyn std::error::Error + 'a>> {
+    let named = panel.curves.iter().enumerate().filter(|(_, (name, _))| !name.is_empty());
+    for (nth, (name, _)) in named {
+        let y = 50 + 20 * nth as i32;
+        let colour = Palette99::pick(nth).mix(1.0);
+        area.draw(&PathElement::new([(0, y), (16, y)], colour.stroke_width(3)))?;
+        area.draw(&Text::new(name.as_str(), (22, y - 6), LABEL))?;
     }
     Ok(())
 }

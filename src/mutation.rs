@@ -56,6 +56,8 @@ pub enum Mutation {
     OriginForgotten,
     /// After a failed append the scheduler does not go back.
     CursorNotTakenBack,
+    /// A waiting record that cannot be read is overtaken at once by those behind it.
+    UnreadOvertaken,
     /// A message is restored a second before it is due.
     SecondEarly,
     /// Store time is taken before the append lock is had: the thread that had it meanwhile stored something later.
@@ -71,8 +73,8 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// Those that a simulation drawn from a seed notices. The others have tests of their own.
-    pub const ALL: [Self; 28] = [
+    /// All of them.
+    pub const ALL: [Self; 32] = [
         Self::AnswerBeforeDurable,
         Self::ReadBeforeDurable,
         Self::TrustFailedSync,
@@ -82,6 +84,8 @@ impl Mutation {
         Self::TailNotCleared,
         Self::BodyUnchecked,
         Self::PropertiesUnchecked,
+        Self::DamageTakenForTornTail,
+        Self::AdmitWithoutRoom,
         Self::OffsetsNotTakenBack,
         Self::QueuesUnsynced,
         Self::CheckpointBeforeSync,
@@ -95,6 +99,8 @@ impl Mutation {
         Self::ProgressFromCheckpoint,
         Self::OneCursorForTwoGenerations,
         Self::OriginForgotten,
+        Self::CursorNotTakenBack,
+        Self::UnreadOvertaken,
         Self::SecondEarly,
         Self::StoreTimeOutsideLock,
         Self::RestoreUnverified,

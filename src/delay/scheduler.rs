@@ -981,7 +981,7 @@ impl Job {
     /// Whether those behind a record that cannot be read now wait for it.
     fn waits_for_unread(&self, now: Timestamp) -> bool {
         let is_patient = self.unread_since.is_none_or(|since| now.since(since) < READ_PATIENCE);
-        !self.aside && self.has_patience && is_patient
+        !self.aside && self.has_patience && is_patient && !Mutation::UnreadOvertaken.is_on()
     }
 
     /// Whether a record that cannot be read was tried for long enough.

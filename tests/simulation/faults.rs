@@ -1,14 +1,16 @@
 //! What goes wrong: failing and full disks, damaged and unreadable bytes, lost and garbled files, a log of another day.
 
 use std::{
+    collections::BTreeSet,
     io::ErrorKind,
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use latermq::{
-    delay::READ_PATIENCE,
+    delay::{PAUSE_MAX, READ_PATIENCE},
     env::{Directory, EntryKind, Operation},
     model::SCHEDULE_TOPIC,
 };
@@ -16,7 +18,7 @@ use latermq::{
 use crate::{
     clients::Offsets,
     ledger::{Id, Ledger},
-    machine::{End, SEGMENT_BYTES},
+    machine::{End, Process, SEGMENT_BYTES},
     reader::Reader,
     workload::{Simulation, outcome},
 };
@@ -142,14 +144,14 @@ impl Simulation {
         self.faulty = true;
         self.machine.directory.fail_under(Path::new("commitlog"), Operation::Sync, 0, ErrorKind::Other, 1);
         self.say("a sync of the log fails");
-        self.send_large();
+        self.send_some_large();
         self.sync();
         self.collect_answers();
         self.cease(End::Kill);
         self.restart();
         self.work();
         self.settle();
-        self.send_large();
+        self.send_some_large();
         self.work();
         self.settle();
         let end = End::PowerLoss(self.rng.u64(..));
@@ -183,6 +185,134 @@ impl Simulation {
         }
         self.heal();
         self.settle();
+    }
+
+    /// What falls due while the log takes nothing arrives once it does, without a restart.
+    pub(crate) fn log_takes_nothing(&mut self) {
+        let process = self.machine.process().clone();
+        let mut waiting = Vec::new();
+        for _ in 0..self.rng.u32(1..5) {
+            let level = self.rng.u32(1..4);
+            waiting.push(self.send_one(level));
+        }
+        self.work();
+        self.settle();
+        if self.runs(&process) {
+            let kind = if self.rng.bool() { ErrorKind::StorageFull } else { ErrorKind::Other };
+            let times = self.rng.u64(1..4);
+            self.machine.directory.fail_under(Path::new("commitlog"), Operation::Write, 0, kind, times);
+            self.faulty = true;
+            self.say(&format!("the log takes nothing {times} times: {kind:?}"));
+            self.pass_what(&waiting);
+            self.tick();
+            self.settle();
+        }
+        if self.runs(&process) {
+            self.heal();
+            self.all_arrive(&process, &waiting);
+        }
+    }
+
+    /// The first of some messages of a level cannot be read for a moment as all of them fall due: the others wait for it.
+    pub(crate) fn unreadable_for_a_moment(&mut self) {
+        let process = self.machine.process().clone();
+        let level = self.rng.u32(1..4);
+        let waiting: Vec<Id> = (0..14).map(|_| self.send_large(level)).collect();
+        self.work();
+        self.settle();
+        let end = |id: &Id| self.ledger.message(*id).end.map(|end| end.0 / SEGMENT_BYTES);
+        let (Some(first), Some(last)) = (end(&waiting[0]), end(&waiting[13])) else { return };
+        if !self.runs(&process) || first == last {
+            return;
+        }
+        self.pass_what(&waiting);
+        let path = segment_path(first * SEGMENT_BYTES);
+        self.machine.directory.fail_under(&path, Operation::Read, 0, ErrorKind::Other, u64::MAX);
+        (self.faulty, self.reads_fail) = (true, true);
+        self.say(&format!("{} cannot be read for a moment", path.display()));
+        for _ in 0..3 {
+            if self.runs(&process) {
+                self.tick();
+                self.machine.advance(READ_PATIENCE / 5);
+            }
+        }
+        self.reads_fail = false;
+        self.settle();
+        if self.runs(&process) {
+            self.heal();
+            self.all_arrive(&process, &waiting);
+        }
+    }
+
+    /// The disk is filled with messages that wait until one is refused: what was taken finds room when it is due.
+    pub(crate) fn fill_disk_until_refused(&mut self) {
+        let process = self.machine.process().clone();
+        self.work();
+        self.settle();
+        let Ok(space) = self.machine.directory.space() else { return };
+        let waits: u64 = self.reader.waiting().map(|(_, _, seen)| seen.end.since(seen.position)).sum();
+        let used = space.total - space.free;
+        let capacity = used + 2 * waits + self.rng.u64(4..9) * SEGMENT_BYTES;
+        self.machine.directory.set_capacity(capacity);
+        self.full = true;
+        self.say(&format!("the disk has {used} of {capacity} bytes in use"));
+        // What is free is looked at now and then.
+        self.retain();
+        let mut waiting = Vec::new();
+        while self.runs(&process) && waiting.len() < 300 {
+            let level = self.rng.u32(1..4);
+            let id = self.send_large(level);
+            if self.ledger.message(id).end.is_none() {
+                break;
+            }
+            waiting.push(id);
+            self.sync();
+            self.dispatch();
+            self.settle();
+        }
+        if self.runs(&process) {
+            // Files of queues and index, small as they are, are large beside segments as short as these.
+            self.machine.directory.set_capacity(capacity + SEGMENT_BYTES);
+            self.pass_what(&waiting);
+            self.all_arrive(&process, &waiting);
+        }
+        self.heal();
+        self.settle();
+    }
+
+    /// Lets the time pass that messages wait.
+    fn pass_what(&mut self, waiting: &[Id]) {
+        let longest = waiting.iter().map(|id| self.ledger.message(*id).delay).max().unwrap_or_default();
+        self.machine.advance(longest + Duration::from_secs(1));
+    }
+
+    /// Whether a process still runs, and nothing ends it.
+    fn runs(&self, process: &Process) -> bool {
+        self.machine.is_running()
+            && !self.machine.must_end()
+            && Arc::ptr_eq(&process.store, &self.machine.process().store)
+    }
+
+    /// All that was taken of messages that are due arrives, unless the process ends before.
+    fn all_arrive(&mut self, process: &Process, due: &[Id]) {
+        let mut missing = Vec::new();
+        for _ in 0..12 {
+            self.work_all();
+            self.settle();
+            if !self.runs(process) {
+                return;
+            }
+            let seen = self.reader.delivered().chain(self.reader.parked()).map(|(_, _, seen)| seen.id);
+            let seen: BTreeSet<Id> = seen.collect();
+            let is_missing = |id: &&Id| self.ledger.message(**id).end.is_some() && !seen.contains(id);
+            missing = due.iter().filter(is_missing).copied().collect();
+            if missing.is_empty() {
+                return;
+            }
+            self.retain();
+            self.machine.advance(PAUSE_MAX);
+        }
+        panic!("messages {missing:?} do not arrive while the process runs");
     }
 
     /// While the store says that it takes nothing, it takes nothing.
@@ -271,6 +401,44 @@ impl Simulation {
         }
     }
 
+    /// A record behind the checkpoint is damaged, and the process killed: what stands behind it is no torn tail, as the machine stays up.
+    pub(crate) fn damage_behind_checkpoint(&mut self) {
+        self.work();
+        self.checkpoint();
+        let from = self.machine.process().store.log_range().1.0;
+        for _ in 0..self.rng.u32(2..6) {
+            let level = self.rng.u32(..4);
+            self.send_one(level);
+        }
+        self.work();
+        self.settle();
+        if self.machine.must_end() || self.machine.process().store.log_range().1.0 <= from {
+            return;
+        }
+        self.reader.read(&self.machine, &self.ledger);
+        let mut heads: Vec<u64> = self.reader.positions().filter(|position| *position >= from).collect();
+        heads.sort_unstable();
+        // The last one stays sound: it shows that the log goes on.
+        let Some(at) = heads.len().checked_sub(2).map(|last| self.rng.usize(..=last)) else { return };
+        let start = self.rng.u64(heads[at]..heads[at + 1]);
+        self.end_without_restart(End::Kill);
+        let base = start / SEGMENT_BYTES * SEGMENT_BYTES;
+        self.machine.directory.damage(&segment_path(base), start - base..start - base + 1, 0x5A).unwrap();
+        self.say(&format!("byte {start} behind the checkpoint is damaged"));
+        self.note_damage(start..start + 1);
+        self.tail_damaged = true;
+        self.restart();
+        loop {
+            self.sync();
+            self.checkpoint();
+            if !self.machine.must_end() {
+                break;
+            }
+            self.settle();
+        }
+        self.tail_damaged = false;
+    }
+
     fn note_damage(&mut self, range: Range<u64>) {
         let delivered: Vec<Id> = self.reader.delivered().map(|(_, _, seen)| seen.id).collect();
         for (id, waits) in self.reader.damaged(range) {
@@ -353,6 +521,7 @@ impl Simulation {
 
     /// What follows from the loss of a file for what can be expected.
     fn note_lost(&mut self, path: &Path) {
+        self.derived_lost = true;
         let is_lost = |file: &str| {
             let file = Path::new(file);
             file.starts_with(path) || path.to_string_lossy() == format!("{}.bak", file.display())
@@ -380,6 +549,7 @@ impl Simulation {
             }
             self.machine.directory.write(&path, &bytes).unwrap();
         }
+        self.tag_codes_wrong = true;
         self.say("tag codes are wrong");
     }
 
@@ -410,6 +580,7 @@ impl Simulation {
         (self.ledger, self.reader) = (backup.ledger, backup.reader);
         self.offsets = backup.offsets;
         (self.offsets_lost, self.checkpoint_lost, self.machine.clock_lost) = (true, true, true);
+        self.derived_lost = true;
         self.unreadable.clear();
         self.say("the copy is put back");
         self.restart();

@@ -9,12 +9,14 @@ use std::{
 
 use latermq::{
     broker::{Broker, BrokerOptions, Resolved, Topics},
-    delay::{DelayOptions, LevelScheduler, LevelTable, RealQueue, RealTopics},
+    delay::{DelayOptions, LevelAudit, LevelScheduler, LevelTable, RealQueue, RealTopics},
     env::{Clock, Directory, Env, MemoryDirectory, TestClock},
     model::{PhysicalOffset, QueueId, Timestamp},
     protocol::Command,
     remoting::{Connection, Handler, Responder},
-    store::{FigureValue, FlushPolicy, MessageStore, StoreError, StoreOptions},
+    store::{
+        ClockJumps, FigureValue, FlushPolicy, MessageStore, StateFile, StoreAudit, StoreError, StoreOptions, audit,
+    },
 };
 
 /// When the simulated world begins.
@@ -53,6 +55,10 @@ pub(crate) struct Machine {
     pub(crate) forward: Duration,
     /// Store time when the last process ended, and the real time then.
     ended_at: Option<(Timestamp, Duration)>,
+    /// Store time when it was last looked at, and the real time then.
+    looked_at: (Timestamp, Duration),
+    /// By how much store time jumped so far, as the checkpoint has it on record.
+    jumped: Duration,
     rebooted: bool,
     /// The checkpoints of ours were lost since the last process.
     pub(crate) clock_lost: bool,
@@ -121,6 +127,8 @@ impl Machine {
             elapsed: Duration::ZERO,
             forward: Duration::ZERO,
             ended_at: None,
+            looked_at: (BEGIN, Duration::ZERO),
+            jumped: Duration::ZERO,
             rebooted: false,
             clock_lost: false,
             durable: PhysicalOffset::ZERO,
@@ -146,16 +154,16 @@ impl Machine {
         let broker = Broker::new(BrokerOptions::default(), store.clone());
         assert!(topics.0.set(broker.topics().clone()).is_ok());
         let client = Connection::unconnected(([10, 0, 0, 7], 4000).into(), ([127, 0, 0, 1], 10911).into());
-        if let Some((ended, at)) = self.ended_at {
-            if self.rebooted {
-                self.forward += store.now().since(ended).saturating_sub(self.elapsed - at);
-            }
-            if self.clock_lost {
-                self.forward += store.now().since(BEGIN).saturating_sub(self.elapsed);
-            }
+        if let Some((ended, at)) = self.ended_at.filter(|_| self.rebooted || self.clock_lost) {
+            self.forward += store.now().since(ended).saturating_sub(self.elapsed - at);
+        }
+        if self.clock_lost {
+            // Nobody knows any more that what waits moved along.
+            self.forward += mem::take(&mut self.jumped);
         }
         self.clock_lost = false;
         self.process = Some(Process { store, scheduler, broker, client });
+        self.look_at_clock();
         self.rebooted &= !self.boot_is_on_record();
         Ok(())
     }
@@ -164,6 +172,14 @@ impl Machine {
     fn boot_is_on_record(&self) -> bool {
         let text = self.directory.read(Path::new("latermq.checkpoint")).ok().flatten().unwrap_or_default();
         String::from_utf8_lossy(&text).contains(&format!("\"{}\"", self.clock.boot_id().0))
+    }
+
+    /// Takes note of how much faster store time went than real time.
+    fn look_at_clock(&mut self) {
+        let Some(process) = &self.process else { return };
+        let (store_time, elapsed) = (process.store.now(), self.elapsed);
+        let (last, at) = mem::replace(&mut self.looked_at, (store_time, elapsed));
+        self.jumped += store_time.since(last).saturating_sub(elapsed - at);
     }
 
     /// Takes note of the store time at the end of a process.
@@ -188,6 +204,7 @@ impl Machine {
         if let Some(process) = &self.process {
             self.durable = process.store.durable();
         }
+        self.look_at_clock();
     }
 
     /// Whether the process must end: the disk stopped under it, or it said so itself.
@@ -228,6 +245,25 @@ impl Machine {
         self.note_end();
         self.process = None;
         stopped
+    }
+
+    /// What an audit of the disk says while no process runs; `None` if there is no log yet.
+    pub(crate) fn audit(&self) -> Option<StoreAudit> {
+        // A copy: no fault is planned for it, and nobody counts its steps.
+        let env = Env {
+            clock: Arc::new(self.clock.clone()),
+            directory: Arc::new(self.directory.kill()),
+            fatal: Arc::new(|_| ()),
+        };
+        if env.directory.list(Path::new("commitlog")).expect("the folder").is_empty() {
+            return None;
+        }
+        let file = StateFile::new(env.directory.clone(), Path::new("config").join(LevelAudit::FILE));
+        let mut levels = LevelAudit::new(self.settings.levels.clone(), &file, ClockJumps::load(&env.directory));
+        let options = store_options(self.settings.flush_policy);
+        let mut audited = audit(&options, &env, &mut levels, &mut |_, _| ()).expect("the store can be read");
+        levels.finish(&mut audited, self.clock.wall());
+        Some(audited)
     }
 
     /// What the threads of the process do until all is done that can be done now.

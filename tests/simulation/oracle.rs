@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     ledger::{Id, Ledger},
-    reader::{Reader, Sighting},
+    reader::{Queue, Reader, Sighting},
 };
 
 /// Compares what was seen with what was acknowledged, when everything is past due and dispatched.
@@ -19,6 +19,9 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
         }
     }
     let parked: BTreeSet<Id> = reader.parked().map(|(_, _, sighting)| sighting.id).collect();
+    // One whose marker was damaged since may be restored after all.
+    let sound = reader.parked().filter(|(_, _, sighting)| !reader.is_damaged(sighting));
+    let parked_for_good: BTreeSet<Id> = sound.map(|(_, _, sighting)| sighting.id).collect();
     let mut delivered: BTreeMap<Id, &Sighting> = BTreeMap::new();
     for (queue, at, sighting) in reader.delivered() {
         let first = delivered.insert(sighting.id, sighting).filter(|first| first.position != sighting.position);
@@ -35,7 +38,7 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
             return Err(format!("message {id} lost: {message:?}, waited as {:?}", waiting.get(id)));
         }
         let arrived_sound = delivered.get(id).is_some_and(|arrived| !reader.is_damaged(arrived));
-        if is_parked && arrived_sound && !message.exempt && !message.damaged {
+        if parked_for_good.contains(id) && arrived_sound && !message.exempt && !message.damaged {
             return Err(format!("message {id} delivered, and parked: {message:?}"));
         }
         let (Some(waited), Some(arrived)) = (waiting.get(id), delivered.get(id)) else {
@@ -52,22 +55,22 @@ pub(crate) fn judge(ledger: &Ledger, reader: &Reader) -> Result<(), String> {
     times_ascend(reader)
 }
 
-/// Within a level, messages that wait equally long arrive in the order in which they were stored, unless one could not be read for a while.
+/// Within a level and generation messages arrive in the order in which they were stored, unless one could not be read for a while.
 fn in_order(ledger: &Ledger, reader: &Reader, delivered: &BTreeMap<Id, &Sighting>) -> Result<(), String> {
-    let mut waiting: Vec<(u32, &Sighting)> = reader.waiting().map(|(queue, _, waited)| (queue.1, waited)).collect();
-    waiting.sort_by_key(|(queue_id, waited)| (*queue_id, waited.position));
-    let mut last: Option<(u32, Id, &Sighting)> = None;
-    for (queue_id, waited) in waiting {
+    let run = |(queue, _, waited): (&Queue, u64, &Sighting)| (queue.1, waited.generation);
+    let mut waiting: Vec<((u32, u16), &Sighting)> = reader.waiting().map(|seen| (run(seen), seen.2)).collect();
+    waiting.sort_by_key(|(run, waited)| (*run, waited.position));
+    let mut last: Option<((u32, u16), Id, &Sighting)> = None;
+    for (run, waited) in waiting {
         let arrived = delivered.get(&waited.id).filter(|_| !ledger.message(waited.id).unordered);
         let Some(arrived) = arrived else { continue };
-        if let Some((level, before, before_arrived)) = last
-            && level == queue_id
-            && ledger.message(before).delay == ledger.message(waited.id).delay
+        if let Some((last_run, before, before_arrived)) = last
+            && last_run == run
             && before_arrived.position > arrived.position
         {
             return Err(format!("message {before} arrived after {}: {before_arrived:?}, {arrived:?}", waited.id));
         }
-        last = Some((queue_id, waited.id, arrived));
+        last = Some((run, waited.id, arrived));
     }
     Ok(())
 }

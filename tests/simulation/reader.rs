@@ -29,6 +29,8 @@ pub(crate) struct Sighting {
     pub(crate) end: PhysicalOffset,
     pub(crate) stored_at: Timestamp,
     pub(crate) reconsume_times: i32,
+    /// The generation of its level, if it waits.
+    pub(crate) generation: u16,
     /// The number that the first message of its kind has as its key.
     pub(crate) keys: Id,
     /// Real time when it was first seen, and how much the wall clock had seemed to go on.
@@ -61,7 +63,9 @@ impl Reader {
         names.sort_by_key(|queue| (queue.0 != SCHEDULE_TOPIC, queue.clone()));
         self.note_ends(store);
         for queue in names {
-            if !self.queues.contains_key(&queue) && self.unsure.contains(&queue.0) {
+            // A damaged topic or queue id may look like one of its own.
+            let is_unsure = self.unsure.contains(&queue.0) || self.has_damage();
+            if !self.queues.contains_key(&queue) && is_unsure {
                 let min = store.queue_range(&queue.0, QueueId(queue.1)).unwrap_or_default().min.0;
                 self.queues.insert(queue.clone(), vec![None; usize::try_from(min).unwrap()]);
             }
@@ -92,7 +96,10 @@ impl Reader {
             {
                 self.past.extend(last.map(|last| (queue.clone(), at, last)));
             }
-            let is_other = |seen: &[Option<Sighting>]| max < seen.len() as u64 || !is_same(store, queue, range, seen);
+            let is_other = |seen: &[Option<Sighting>]| {
+                let len = seen.len() as u64;
+                max < len || range.min.0 > len || !is_same(store, queue, range, seen)
+            };
             let all_deleted = seen.iter().flatten().all(|seen| seen.position < first);
             let is_begun_anew = self.unsure.contains(&queue.0) && is_other(seen)
                 || self.queues_lost && all_deleted && max < seen.len() as u64;
@@ -183,6 +190,11 @@ impl Reader {
     /// Whether a record lies where bytes were damaged.
     pub(crate) fn is_damaged(&self, sighting: &Sighting) -> bool {
         is_hit(&self.hits, sighting)
+    }
+
+    /// Whether bytes of a range were damaged.
+    pub(crate) fn is_hit(&self, range: &Range<u64>) -> bool {
+        self.hits.iter().any(|hit| hit.start < range.end && hit.end > range.start)
     }
 
     /// Whether anything is damaged.
@@ -276,6 +288,7 @@ impl Reader {
             end: view.end(),
             stored_at: view.stored_at(),
             reconsume_times: view.reconsume_times(),
+            generation: generation(&view),
             keys: number.unwrap_or_default(),
             seen_at: (machine.elapsed, machine.forward),
             bytes_crc: crc(record.bytes()),
@@ -354,6 +367,11 @@ fn is_given_again(
 /// Whether a topic is one of the broker's own.
 pub(crate) fn is_internal(topic: &str) -> bool {
     [SCHEDULE_TOPIC, PARKING_TOPIC].contains(&topic)
+}
+
+/// Tells waiting records of a level that were stored while it had one delay from those before and after.
+fn generation(view: &RecordView<'_>) -> u16 {
+    u16::try_from(u64::try_from(view.prepared_offset()).unwrap_or(0) >> 48).unwrap()
 }
 
 /// Where the waiting record ends that a record was restored from.

@@ -14,7 +14,7 @@ use latermq::{
     env::{Clock, Directory},
     model::{Properties, Timestamp},
     protocol::Command,
-    store::{AppendError, FlushPolicy, SettingChange, StoreError},
+    store::{AppendError, FlushPolicy, Grade, SettingChange, StoreError},
 };
 
 use crate::{
@@ -54,6 +54,12 @@ pub(crate) struct Simulation {
     pub(crate) power_lost: bool,
     /// A checkpoint was removed, and no process has recovered since.
     pub(crate) checkpoint_lost: bool,
+    /// Records behind the checkpoint are damaged: a power loss now, and they would look torn.
+    pub(crate) tail_damaged: bool,
+    /// Something that is derived was removed or changed, and no process has recovered since.
+    pub(crate) derived_lost: bool,
+    /// Tag codes of the schedule topic are wrong; no start writes them anew.
+    pub(crate) tag_codes_wrong: bool,
     /// Whether operations on the disk fail now and then.
     pub(crate) faulty: bool,
     /// Whether the disk is full.
@@ -98,6 +104,9 @@ impl Simulation {
             planned_end: None,
             power_lost: false,
             checkpoint_lost: false,
+            tail_damaged: false,
+            derived_lost: false,
+            tag_codes_wrong: false,
             faulty: false,
             full: false,
             answers: Arc::default(),
@@ -124,10 +133,7 @@ impl Simulation {
             self.act();
             self.settle();
         }
-        self.drain();
-        if let Err(wrong) = oracle::judge(&self.ledger, &self.reader) {
-            panic!("{wrong}");
-        }
+        self.judge();
         mix(self.trace, self.machine.trace())
     }
 
@@ -139,7 +145,7 @@ impl Simulation {
         let reached = self.machine.directory.has_stopped();
         self.collect_answers();
         self.after_quietly(end);
-        self.judge_fixed();
+        self.judge();
         reached
     }
 
@@ -152,22 +158,25 @@ impl Simulation {
         self.collect_answers();
         self.cease(first.1);
         lost.iter().for_each(|file| self.machine.directory.remove(Path::new(file)).unwrap());
-        self.offsets_lost = true;
+        (self.offsets_lost, self.derived_lost) = (true, !lost.is_empty());
         self.machine.directory.crash_at(step);
         let started = self.machine.start();
         let reached = self.machine.directory.has_stopped();
         assert!(reached || started.is_ok(), "{started:?}");
         self.collect_answers();
         self.after_quietly(end);
-        self.judge_fixed();
+        self.judge();
         reached
     }
 
-    fn judge_fixed(&mut self) {
+    /// Lets everything arrive, stops, and judges.
+    fn judge(&mut self) {
         self.drain();
         if let Err(wrong) = oracle::judge(&self.ledger, &self.reader) {
             panic!("{wrong}");
         }
+        self.machine.stop().expect("no fault is planned");
+        self.audit();
     }
 
     fn work_fixed(&mut self) {
@@ -210,6 +219,10 @@ impl Simulation {
 
     fn act(&mut self) {
         match self.rng.u32(..100) {
+            86 => self.unreadable_for_a_moment(),
+            87 => self.log_takes_nothing(),
+            88 => self.fill_disk_until_refused(),
+            89 => self.damage_behind_checkpoint(),
             90 => self.jump_and_lose_power(),
             91 => self.damage(),
             92 => self.segment_unreadable(),
@@ -283,29 +296,36 @@ impl Simulation {
     }
 
     /// Some messages of more than a page.
-    pub(crate) fn send_large(&mut self) {
+    pub(crate) fn send_some_large(&mut self) {
         for _ in 0..3 {
             let level = self.rng.u32(..3);
-            let mut message = self.draw_message(level);
-            message.fill.1 = self.rng.usize(4_000..=BODY_BYTES_MAX);
-            self.send_message(message);
+            self.send_large(level);
         }
     }
 
-    pub(crate) fn send_one(&mut self, level: u32) {
-        let message = self.draw_message(level);
-        self.send_message(message);
+    /// A message of more than a page.
+    pub(crate) fn send_large(&mut self, level: u32) -> Id {
+        let mut message = self.draw_message(level);
+        message.fill.1 = self.rng.usize(4_000..=BODY_BYTES_MAX);
+        self.send_message(message)
     }
 
-    fn send_message(&mut self, message: Message) {
+    pub(crate) fn send_one(&mut self, level: u32) -> Id {
+        let message = self.draw_message(level);
+        self.send_message(message)
+    }
+
+    fn send_message(&mut self, message: Message) -> Id {
         let id = self.ledger.sending(message);
         // The store itself takes messages of topics that the broker does not know; only a broker gives them queues.
         let is_known = self.machine.process().broker.topics().get(&self.ledger.message(id).topic).is_some();
         if self.rng.bool() || !is_known {
-            return self.send_request(&[id]);
+            self.send_request(&[id]);
+            return id;
         }
         let appended = self.machine.process().store.append(self.ledger.draft(id));
         self.sent(&[id], appended.map(|appended| vec![appended.end]));
+        id
     }
 
     fn send_batch(&mut self) {
@@ -403,13 +423,29 @@ impl Simulation {
         self.save_offsets();
     }
 
+    /// Works until nothing is due any more.
+    pub(crate) fn work_all(&mut self) {
+        for _ in 0..1_000 {
+            if self.machine.must_end() {
+                return;
+            }
+            self.work();
+            let process = self.machine.process();
+            let tick = process.scheduler.tick(process.store.now());
+            if tick.restored + tick.parked == 0 {
+                return;
+            }
+        }
+        panic!("there is no end of what is due");
+    }
+
     fn follow_clock(&mut self) {
         let followed = self.machine.process().store.follow_clock();
         self.say(&format!("follow the clock: {followed:?}"));
         assert!(followed.is_ok() || self.may_fail(), "{followed:?}");
     }
 
-    fn checkpoint(&mut self) {
+    pub(crate) fn checkpoint(&mut self) {
         let done = self.machine.process().store.checkpoint_once();
         self.say(&format!("checkpoint: {}", outcome(&done)));
         assert!(done.is_ok() || self.may_fail(), "{done:?}");
@@ -486,7 +522,11 @@ impl Simulation {
     // Ends.
 
     pub(crate) fn draw_end(&mut self) -> End {
-        if self.checkpoint_lost || self.rng.bool() { End::Kill } else { End::PowerLoss(self.rng.u64(..)) }
+        if self.checkpoint_lost || self.tail_damaged || self.rng.bool() {
+            End::Kill
+        } else {
+            End::PowerLoss(self.rng.u64(..))
+        }
     }
 
     fn plan_stop(&mut self) {
@@ -514,7 +554,10 @@ impl Simulation {
             let end = if self.rng.bool() { Some(self.draw_end()) } else { None };
             match end {
                 Some(end) => self.after(end),
-                None => self.restart(),
+                None => {
+                    self.audit();
+                    self.restart();
+                }
             }
         }
     }
@@ -540,6 +583,7 @@ impl Simulation {
     fn after_quietly(&mut self, end: End) {
         self.cease(end);
         self.machine.start().expect("the store opens");
+        self.derived_lost = false;
         self.check_offsets();
     }
 
@@ -554,6 +598,25 @@ impl Simulation {
             self.ledger.lose_unsynced(durable);
             self.reader.forget_unsynced(durable);
         }
+        self.audit();
+    }
+
+    /// Nothing that happens to the machine damages a store, but for what the test itself damages.
+    fn audit(&self) {
+        if self.derived_lost || !self.unreadable.is_empty() {
+            return;
+        }
+        let Some(audited) = self.machine.audit() else { return };
+        for range in &audited.damaged {
+            let found = range.from..range.to;
+            assert!(self.reader.is_hit(&found), "an audit finds damage at {found:?}: {:?}", audited.findings.list);
+        }
+        let wrong = audited.findings.list.iter().filter(|finding| {
+            let is_tag_code = finding.part == "queue" && finding.text.contains("has the tag code");
+            finding.grade == Grade::Damage && !(self.tag_codes_wrong && is_tag_code)
+        });
+        let wrong: Vec<_> = wrong.collect();
+        assert!(wrong.is_empty() || self.reader.has_damage(), "an audit finds: {wrong:?}");
     }
 
     fn settle_unless_ended(&mut self) {
@@ -564,7 +627,8 @@ impl Simulation {
 
     /// Starts a process, however often that is interrupted.
     pub(crate) fn restart(&mut self) {
-        if !self.faulty && self.planned_end.is_none() && self.rng.u32(..12) == 0 {
+        let may_lose = !self.faulty && !self.tail_damaged && self.planned_end.is_none();
+        if may_lose && self.rng.u32(..12) == 0 {
             self.lose_derived();
         }
         if self.rng.u32(..4) == 0 {
@@ -596,7 +660,7 @@ impl Simulation {
             let end = self.planned_end.take().unwrap_or(End::Kill);
             self.after(end);
         } else {
-            (self.power_lost, self.checkpoint_lost) = (false, false);
+            (self.power_lost, self.checkpoint_lost, self.derived_lost) = (false, false, false);
             self.offsets_saved_at = self.machine.elapsed;
             self.check_offsets();
         }
@@ -616,7 +680,7 @@ impl Simulation {
             return;
         }
         self.machine.note_durable();
-        self.damage_reported |= self.machine.process().figure("damagedBytes") > 0.0;
+        self.damage_reported |= self.machine.process().figure("damagedRanges") > 0.0;
         let store = &self.machine.process().store;
         let (first, written) = store.log_range();
         assert!(first <= store.durable() && store.durable() <= written, "{first} {} {written}", store.durable());

@@ -230,10 +230,10 @@ impl Simulation {
         self.machine.directory.fail_under(&path, Operation::Read, 0, ErrorKind::Other, u64::MAX);
         (self.faulty, self.reads_fail) = (true, true);
         self.say(&format!("{} cannot be read for a moment", path.display()));
-        for _ in 0..3 {
+        for _ in 0..20 {
             if self.runs(&process) {
                 self.tick();
-                self.machine.advance(READ_PATIENCE / 5);
+                self.machine.advance(READ_PATIENCE / 30);
             }
         }
         self.reads_fail = false;
@@ -241,6 +241,12 @@ impl Simulation {
         if self.runs(&process) {
             self.heal();
             self.all_arrive(&process, &waiting);
+        }
+        if self.runs(&process) && self.unreadable.is_empty() {
+            let position =
+                |id: &Id| self.reader.delivered().find(|(_, _, seen)| seen.id == *id).map(|found| found.2.position);
+            let arrived: Vec<_> = waiting.iter().filter_map(position).collect();
+            assert!(arrived.is_sorted(), "messages {waiting:?} arrived out of order, at {arrived:?}");
         }
     }
 

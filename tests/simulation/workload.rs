@@ -60,6 +60,8 @@ pub(crate) struct Simulation {
     pub(crate) derived_lost: bool,
     /// Tag codes of the schedule topic are wrong; no start writes them anew.
     pub(crate) tag_codes_wrong: bool,
+    /// Whether more goes wrong, so that what guards against it is noticed when it is missing.
+    pub(crate) is_harsh: bool,
     /// Whether operations on the disk fail now and then.
     pub(crate) faulty: bool,
     /// Whether the disk is full.
@@ -107,6 +109,7 @@ impl Simulation {
             tail_damaged: false,
             derived_lost: false,
             tag_codes_wrong: false,
+            is_harsh: false,
             faulty: false,
             full: false,
             answers: Arc::default(),
@@ -124,6 +127,11 @@ impl Simulation {
             damage_reported: false,
             backup: None,
         }
+    }
+
+    /// The same world, where more goes wrong.
+    pub(crate) fn harsh(self) -> Self {
+        Self { is_harsh: true, ..self }
     }
 
     /// Lets everything happen; gives a hash of all that did.
@@ -219,10 +227,10 @@ impl Simulation {
 
     fn act(&mut self) {
         match self.rng.u32(..100) {
-            86 => self.unreadable_for_a_moment(),
-            87 => self.log_takes_nothing(),
-            88 => self.fill_disk_until_refused(),
-            89 => self.damage_behind_checkpoint(),
+            86 if self.is_harsh => self.unreadable_for_a_moment(),
+            87 if self.is_harsh => self.log_takes_nothing(),
+            88 if self.is_harsh => self.fill_disk_until_refused(),
+            89 if self.is_harsh => self.damage_behind_checkpoint(),
             90 => self.jump_and_lose_power(),
             91 => self.damage(),
             92 => self.segment_unreadable(),

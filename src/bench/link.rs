@@ -4,6 +4,7 @@ use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     os::fd::AsFd,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,6 +25,9 @@ use crate::{
 
 /// The topic of what waits.
 pub(super) const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// How long acknowledged messages may take to come into their queues, and the pause between two looks.
+const QUEUED_PATIENCE: Duration = Duration::from_secs(2);
+const QUEUED_LOOK: Duration = Duration::from_millis(20);
 /// In how many queues at most entries are counted.
 const COUNTED_QUEUES_MAX: usize = 4096;
 
@@ -223,8 +227,17 @@ impl Extent {
         Some(Self { bytes, queued })
     }
 
-    /// How they grew.
-    pub(super) fn since(self, before: Self) -> Growth {
-        Growth { bytes: self.bytes - before.bytes, queued: self.queued.zip(before.queued).map(|(now, was)| now - was) }
+    /// How they grew, once the queues have got all that was acknowledged: a broker may fill them later.
+    pub(super) fn growth(self, load: &Load, acknowledged: u64) -> Option<Growth> {
+        let mut link = Link::new(&load.address).ok()?;
+        let begun = Instant::now();
+        loop {
+            let now = Self::of(&mut link, load)?;
+            let queued = now.queued.zip(self.queued).map(|(now, was)| now - was);
+            if queued.is_none_or(|queued| queued >= acknowledged.cast_signed()) || begun.elapsed() > QUEUED_PATIENCE {
+                return Some(Growth { bytes: now.bytes - self.bytes, queued });
+            }
+            thread::sleep(QUEUED_LOOK);
+        }
     }
 }

@@ -9,6 +9,8 @@ use super::usage::Usage;
 
 /// A generator whose busiest thread was awake for more than this share of the time did not wait for the broker.
 const BUSY_SHARE: f64 = 0.95;
+/// Shorter runs tell nothing about who waited for whom.
+const JUDGED_SECONDS_MIN: f64 = 0.1;
 /// A broker that used less than this share of what the generator left of all cores could have done more.
 const SATURATED_SHARE: f64 = 0.9;
 /// Nines of the percentiles of a curve, and steps for each.
@@ -212,7 +214,8 @@ impl Report {
         self.generator = Process::of(generator, self.messages);
         self.broker = broker.map(|usage| Process::of(usage, self.messages));
         self.generator_busy = busy;
-        if busy < BUSY_SHARE {
+        self.generator_was_bottleneck = false;
+        if busy < BUSY_SHARE || self.seconds < JUDGED_SECONDS_MIN {
             return;
         }
         let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
@@ -301,7 +304,7 @@ pub(super) fn histogram() -> Histogram<u64> {
 
 /// Counts a time.
 pub(super) fn record(histogram: &mut Histogram<u64>, time: Duration) {
-    histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+    histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
 }
 
 /// Milliseconds, of which fewer than none are none.

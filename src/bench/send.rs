@@ -171,7 +171,7 @@ pub(super) fn send_run(load: &Load, progress: &AtomicU64, run: Run<'_>) -> Resul
     }
     let its = broker.and_then(Usage::of).zip(broker_before).map(|(now, before)| now.since(before));
     report.judge(own_after.since(own_before), its, busy);
-    report.log = before.and_then(|before| Some(Extent::of(&mut Link::new(&load.address).ok()?, load)?.since(before)));
+    report.log = before.and_then(|before| before.growth(load, all));
     report.timeline = shared.timeline.moments(ran);
     if let Some(connected) = crowd {
         report.figures.insert("ill-behaved clients at the end".into(), connected as f64);

@@ -1,6 +1,7 @@
 //! The broker: its parts, and their start and stop.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock, Weak,
@@ -332,7 +333,11 @@ impl Broker {
 
 impl Handler for Broker {
     fn handle(&self, connection: &Arc<Connection>, request: Command, responder: Responder) {
-        router::route(self, connection, &request, responder);
+        self.handle_some(connection, &mut VecDeque::from([(request, responder)]));
+    }
+
+    fn handle_some(&self, connection: &Arc<Connection>, requests: &mut VecDeque<(Command, Responder)>) {
+        router::route_some(self, connection, requests);
     }
 
     fn closed(&self, connection: &Arc<Connection>) {

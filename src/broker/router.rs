@@ -1,6 +1,6 @@
 //! Hands each request to what answers it.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     Broker, admin,
@@ -63,8 +63,17 @@ const SERVED_TO_THE_END: [i32; 3] = [Code::UPDATE_CONSUMER_OFFSET, Code::UNREGIS
 /// Clients of a later version than this understand that a broker goes away: 5.3.1.
 const GO_AWAY_ABOVE_VERSION: i32 = 475;
 
-/// Answers a request, now or later.
-pub(super) fn route(broker: &Broker, connection: &Arc<Connection>, request: &Command, responder: Responder) {
+/// Takes the next request off the front and answers it, now or later; sends of one message each are handled together.
+pub(super) fn route_some(broker: &Broker, connection: &Arc<Connection>, requests: &mut VecDeque<(Command, Responder)>) {
+    if !broker.is_stopping() && requests.front().is_some_and(|(request, _)| send::is_single(request)) {
+        send::handle_some(broker, connection, requests);
+    } else if let Some((request, responder)) = requests.pop_front() {
+        route(broker, connection, &request, responder);
+    }
+}
+
+/// Answers a request, now or later. It does not send a single message.
+fn route(broker: &Broker, connection: &Arc<Connection>, request: &Command, responder: Responder) {
     if broker.is_stopping() && !SERVED_TO_THE_END.contains(&request.code) {
         match request.code {
             Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => responder.leave_unanswered(),
@@ -74,7 +83,7 @@ pub(super) fn route(broker: &Broker, connection: &Arc<Connection>, request: &Com
     }
     match request.code {
         Code::SEND_MESSAGE | Code::SEND_MESSAGE_V2 | Code::SEND_BATCH_MESSAGE => {
-            send::handle(broker, connection, request, responder);
+            send::handle_batch(broker, connection, request, responder);
         }
         Code::PULL_MESSAGE | Code::LITE_PULL_MESSAGE => pull::handle(broker, request, responder),
         Code::CONSUMER_SEND_MSG_BACK => send_back::handle(broker, request, responder),

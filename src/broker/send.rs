@@ -1,11 +1,11 @@
 //! Sending: codes 10, 310 and, for batches, 320.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::{
-    Broker,
+    Broker, BrokerOptions,
     blocking::blocking,
     failure::{Failure, success},
     perm,
@@ -22,7 +22,7 @@ use crate::{
     },
     record::{MessageId, decode_batch},
     remoting::{Connection, Responder},
-    store::Appended,
+    store::{Appended, StoreError},
 };
 
 /// Clients from this version on say themselves after how many retries a message is dead: 3.4.9.
@@ -30,60 +30,181 @@ pub(super) const MAX_RECONSUME_VERSION: i32 = 121;
 /// `DELAY` of a message that goes to the dead letters: not delayed.
 const NO_DELAY: &str = "-1";
 
-/// What was stored, as the producer is told.
-struct Stored {
-    reply: SendReplyHeader,
-    end: PhysicalOffset,
+/// Most messages that are appended together.
+const TOGETHER_MAX: usize = 256;
+/// No more messages are appended together with so many bytes of body.
+const TOGETHER_BYTES: usize = 1 << 20;
+
+/// A message on its way into the store.
+struct Sent {
+    responder: Responder,
+    queue_id: QueueId,
+    unique_key: Option<Text>,
     waits: bool,
 }
 
-/// Answers a send: at once, or when it is durable.
-pub(super) fn handle(broker: &Broker, connection: &Connection, request: &Command, responder: Responder) {
-    match store(broker, connection, request) {
-        Err(failure) => responder.reply(failure.into_command().with_ext(trace_fields(broker))),
-        Ok(stored) => {
-            let response = success().with_ext(stored.reply.encode());
-            answer_when_durable(broker, stored.end, stored.waits, responder, response);
+/// Whether a request sends one message, so that it may be handled together with others.
+pub(super) fn is_single(request: &Command) -> bool {
+    match request.code {
+        RequestCode::SEND_MESSAGE => request.ext.bool("batch") != Some(true),
+        RequestCode::SEND_MESSAGE_V2 => request.ext.bool("m") != Some(true),
+        _ => false,
+    }
+}
+
+/// Takes the sends of one message each off the front of `requests`, appends them together, and answers each: at once, or when it is durable.
+pub(super) fn handle_some(
+    broker: &Broker,
+    connection: &Arc<Connection>,
+    requests: &mut VecDeque<(Command, Responder)>,
+) {
+    let options = broker.options();
+    let (mut sent, mut drafts, mut bytes) = (Vec::new(), Vec::new(), 0);
+    while sent.len() < TOGETHER_MAX && bytes < TOGETHER_BYTES {
+        let Some((request, responder)) = requests.pop_front_if(|(request, _)| is_single(request)) else { break };
+        let known = drafts.last().map(|draft: &MessageDraft| &draft.topic);
+        match prepare(broker, &options, connection, &request, known) {
+            Err(failure) => refuse(&options, responder, failure),
+            Ok(draft) => {
+                bytes += draft.body.len();
+                sent.push(Sent {
+                    responder,
+                    queue_id: draft.queue_id,
+                    unique_key: draft.properties.get(names::UNIQ_KEY).map(Text::from),
+                    waits: waits(&draft.properties),
+                });
+                drafts.push(draft);
+            }
+        }
+    }
+    if sent.is_empty() {
+        return;
+    }
+    let appended = blocking(|| broker.store.append_each(drafts));
+    let syncs = broker.store.waits_for_sync();
+    let (mut at_once, mut when_durable) = (Replies::new(connection), Replies::new(connection));
+    let mut end = PhysicalOffset::ZERO;
+    for (sent, appended) in sent.into_iter().zip(appended) {
+        match appended {
+            Err(error) => refuse(&options, sent.responder, error.into()),
+            Ok(appended) => {
+                let reply = reply(&options, sent.queue_id, &[appended], sent.unique_key);
+                if sent.waits && syncs {
+                    end = end.max(appended.end);
+                    when_durable.push(sent.responder, &reply);
+                } else {
+                    at_once.push(sent.responder, &reply);
+                }
+            }
+        }
+    }
+    at_once.send();
+    if when_durable.is_empty() {
+        return;
+    }
+    broker.store.when_durable(end, Box::new(move |durable| when_durable.send_if(durable)));
+}
+
+/// Replies to sends over one connection, ready to be sent together.
+struct Replies {
+    connection: Arc<Connection>,
+    frames: BytesMut,
+    responders: Vec<Responder>,
+}
+
+impl Replies {
+    fn new(connection: &Arc<Connection>) -> Self {
+        Self { connection: Arc::clone(connection), frames: BytesMut::new(), responders: Vec::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.responders.is_empty()
+    }
+
+    fn push(&mut self, responder: Responder, reply: &SendReplyHeader) {
+        let (opaque, encoding) = responder.address();
+        // One that fits no frame is answered with an error: its responder is dropped.
+        if responder.is_oneway() || reply.encode_frame(opaque, encoding, &mut self.frames).is_ok() {
+            self.responders.push(responder);
+        }
+    }
+
+    fn send(self) {
+        self.connection.send_frames(&self.frames, self.responders.len());
+        self.responders.into_iter().for_each(Responder::leave_unanswered);
+    }
+
+    fn send_if(self, durable: Result<(), StoreError>) {
+        match durable {
+            Ok(()) => self.send(),
+            Err(error) => self.responders.into_iter().for_each(|responder| not_durable(responder, &error)),
         }
     }
 }
 
-/// Answers with `response` once everything before `end` is durable, or at once if the answer need not wait.
-pub(super) fn answer_when_durable(
-    broker: &Broker,
-    end: PhysicalOffset,
-    waits: bool,
-    responder: Responder,
-    response: Command,
-) {
-    if !waits || !broker.store.waits_for_sync() {
+fn not_durable(responder: Responder, error: &StoreError) {
+    responder.fail(ResponseCode::SERVICE_NOT_AVAILABLE, format!("message not made durable: {error}"));
+}
+
+/// Answers a send of a batch: at once, or when it is durable.
+pub(super) fn handle_batch(broker: &Broker, connection: &Connection, request: &Command, responder: Responder) {
+    let options = broker.options();
+    match store_batch(broker, &options, connection, request) {
+        Err(failure) => refuse(&options, responder, failure),
+        Ok((reply, end, waits)) => {
+            let response = success().with_ext(reply.encode());
+            if waits {
+                answer_when_durable(broker, end, responder, response);
+            } else {
+                responder.reply(response);
+            }
+        }
+    }
+}
+
+fn refuse(options: &BrokerOptions, responder: Responder, failure: Failure) {
+    responder.reply(failure.into_command().with_ext(trace_fields(options)));
+}
+
+/// Answers with `response` once everything before `end` is durable, or at once if answers need not wait.
+pub(super) fn answer_when_durable(broker: &Broker, end: PhysicalOffset, responder: Responder, response: Command) {
+    if !broker.store.waits_for_sync() {
         responder.reply(response);
         return;
     }
-    let callback = move |durable: Result<(), crate::store::StoreError>| match durable {
+    let callback = move |durable: Result<(), StoreError>| match durable {
         Ok(()) => responder.reply(response),
-        Err(error) => responder.fail(ResponseCode::SERVICE_NOT_AVAILABLE, format!("message not made durable: {error}")),
+        Err(error) => not_durable(responder, &error),
     };
     broker.store.when_durable(end, Box::new(callback));
 }
 
-fn store(broker: &Broker, connection: &Connection, request: &Command) -> Result<Stored, Failure> {
-    let is_batch = request.code == RequestCode::SEND_BATCH_MESSAGE;
+/// The draft of a send of one message; its topic is perhaps the `known` one.
+fn prepare(
+    broker: &Broker,
+    options: &BrokerOptions,
+    connection: &Connection,
+    request: &Command,
+    known: Option<&Topic>,
+) -> Result<MessageDraft, Failure> {
     let header = SendHeader::decode(request.code, &request.ext)?;
-    let topic = check_topic(broker, &header)?;
+    let topic = check_topic(broker, options, &header)?;
     let queue_id = choose_queue(&header, &topic)?;
-    let (version, body) = (request.version, request.body.to_bytes());
-    if is_batch || header.batch == Some(true) {
-        store_batch(broker, connection, &header, queue_id, &body)
-    } else {
-        store_one(broker, connection, &header, version, queue_id, body)
+    if request.body.is_empty() {
+        return Err(Failure::new(ResponseCode::MESSAGE_ILLEGAL, "the message body is empty"));
     }
+    let name = header.topic.as_str();
+    let topic = known.filter(|known| known.as_str() == name).cloned().unwrap_or_else(|| Topic::new(name));
+    let part =
+        Part { topic, queue_id, flag: header.flag, properties: properties(&header), body: request.body.to_bytes() };
+    let mut draft = draft(broker, options, connection, &header, part)?;
+    redirect_dead_letter(broker, &header, request.version, &mut draft)?;
+    Ok(draft)
 }
 
 /// The topic of a send, created if need be.
-fn check_topic(broker: &Broker, header: &SendHeader) -> Result<Arc<TopicConfig>, Failure> {
+fn check_topic(broker: &Broker, options: &BrokerOptions, header: &SendHeader) -> Result<Arc<TopicConfig>, Failure> {
     let topic = header.topic.as_str();
-    let options = broker.options();
     if options.permission & perm::WRITE == 0 && broker.topics.get(topic).is_some_and(|config| config.order) {
         let remark = format!("the broker[{}] sending message is forbidden", options.advertised.ip());
         return Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
@@ -110,32 +231,17 @@ fn choose_queue(header: &SendHeader, topic: &TopicConfig) -> Result<QueueId, Fai
     Ok(QueueId(u32::try_from(header.queue_id).unwrap_or_else(|_| any())))
 }
 
-fn store_one(
-    broker: &Broker,
-    connection: &Connection,
-    header: &SendHeader,
-    version: i32,
-    queue_id: QueueId,
-    body: Bytes,
-) -> Result<Stored, Failure> {
-    if body.is_empty() {
-        return Err(Failure::new(ResponseCode::MESSAGE_ILLEGAL, "the message body is empty"));
-    }
-    let mut draft = draft(broker, connection, header, queue_id, header.flag, properties(header), body)?;
-    redirect_dead_letter(broker, header, version, &mut draft)?;
-    let unique_key = draft.properties.get(names::UNIQ_KEY).map(Text::from);
-    let waits = waits(&draft.properties);
-    let appended = blocking(|| broker.store.append(draft))?;
-    Ok(Stored { reply: reply(broker, queue_id, &[appended], unique_key), end: appended.end, waits })
-}
-
+/// Stores a batch; gives what to answer, its end, and whether the answer waits until that is durable.
 fn store_batch(
     broker: &Broker,
+    options: &BrokerOptions,
     connection: &Connection,
-    header: &SendHeader,
-    queue_id: QueueId,
-    body: &Bytes,
-) -> Result<Stored, Failure> {
+    request: &Command,
+) -> Result<(SendReplyHeader, PhysicalOffset, bool), Failure> {
+    let header = &SendHeader::decode(request.code, &request.ext)?;
+    let topic = check_topic(broker, options, header)?;
+    let queue_id = choose_queue(header, &topic)?;
+    let body = &request.body.to_bytes();
     let illegal = |remark: String| Failure::new(ResponseCode::MESSAGE_ILLEGAL, remark);
     if header.topic.starts_with(RETRY_PREFIX) {
         return Err(illegal("batch request does not support retry group ".into()));
@@ -146,51 +252,68 @@ fn store_batch(
     }
     let envelope = properties(header);
     let members = decode_batch(body).map_err(|error| illegal(error.to_string()))?;
+    let name = Topic::new(header.topic.as_str());
     let drafts = members.into_iter().map(|member| {
         if member.body.is_empty() {
             return Err(illegal("the body of a message of the batch is empty".into()));
         }
-        draft(broker, connection, header, queue_id, member.flag, Properties::from(member.properties), member.body)
+        let (properties, body) = (Properties::from(member.properties), member.body);
+        draft(
+            broker,
+            options,
+            connection,
+            header,
+            Part { topic: name.clone(), queue_id, flag: member.flag, properties, body },
+        )
     });
     let drafts = drafts.collect::<Result<Vec<_>, _>>()?;
     let unique_key = envelope.get(names::UNIQ_KEY).map(Text::from);
     let waits = waits(&envelope) && drafts.iter().all(|draft| waits(&draft.properties));
     let appended = blocking(|| broker.store.append_batch(&envelope, drafts))?;
     let end = appended.last().map_or(PhysicalOffset::ZERO, |last| last.end);
-    Ok(Stored { reply: reply(broker, queue_id, &appended, unique_key), end, waits })
+    Ok((reply(options, queue_id, &appended, unique_key), end, waits))
+}
+
+/// What is one message's own.
+struct Part {
+    topic: Topic,
+    queue_id: QueueId,
+    flag: i32,
+    properties: Properties,
+    body: Bytes,
 }
 
 fn draft(
     broker: &Broker,
+    options: &BrokerOptions,
     connection: &Connection,
     header: &SendHeader,
-    queue_id: QueueId,
-    flag: i32,
-    mut properties: Properties,
-    body: Bytes,
+    part: Part,
 ) -> Result<MessageDraft, Failure> {
+    let Part { topic, queue_id, flag, mut properties, body } = part;
     let sys_flag = SysFlag(header.sys_flag & !SysFlag::OF_THE_BROKER);
+    let [transaction, unique_key] = properties.view().find([names::TRAN_MSG, names::UNIQ_KEY]);
     // Until transactions exist nobody would ever end this one.
-    if properties.get(names::TRAN_MSG).is_some_and(|value| value.eq_ignore_ascii_case("true")) || !sys_flag.is_queued()
-    {
-        let remark = format!("the broker[{}] does not support transactional messages yet", broker.options().name);
+    if transaction.is_some_and(|value| value.eq_ignore_ascii_case(b"true")) || !sys_flag.is_queued() {
+        let remark = format!("the broker[{}] does not support transactional messages yet", options.name);
         return Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
     }
-    properties.remove(names::POP_CK);
-    if !properties.contains(names::UNIQ_KEY) {
-        properties.set(names::UNIQ_KEY, broker.unique_keys.next(broker.store.now()));
-    }
-    properties.set(names::MSG_REGION, &broker.options().region);
-    properties.set(names::TRACE_ON, if broker.options().trace_on { "true" } else { "false" });
-    properties.set(names::CLUSTER, &broker.options().cluster);
+    let made = if unique_key.is_some() { None } else { Some(broker.unique_keys.next(broker.store.now())) };
+    let own = [
+        (names::UNIQ_KEY, made.as_deref().unwrap_or_default().as_bytes()),
+        (names::MSG_REGION, options.region.as_bytes()),
+        (names::TRACE_ON, if options.trace_on { &b"true"[..] } else { b"false" }),
+        (names::CLUSTER, options.cluster.as_bytes()),
+    ];
+    properties.replace(&[names::POP_CK], if made.is_some() { &own } else { &own[1..] });
     Ok(MessageDraft {
-        topic: Topic::new(header.topic.as_str()),
+        topic,
         queue_id,
         flag,
         sys_flag,
         born_at: Timestamp(header.born_timestamp),
         born_host: connection.peer(),
-        store_host: broker.options().advertised,
+        store_host: options.advertised,
         reconsume_times: header.reconsume_times.unwrap_or(0),
         prepared_offset: 0,
         properties,
@@ -231,11 +354,16 @@ fn waits(properties: &Properties) -> bool {
     properties.get(names::WAIT).is_none_or(|value| !value.eq_ignore_ascii_case("false"))
 }
 
-fn reply(broker: &Broker, queue_id: QueueId, appended: &[Appended], transaction_id: Option<Text>) -> SendReplyHeader {
+fn reply(
+    options: &BrokerOptions,
+    queue_id: QueueId,
+    appended: &[Appended],
+    transaction_id: Option<Text>,
+) -> SendReplyHeader {
     let ids: Vec<_> = appended
         .iter()
         .map(|appended| {
-            let id = MessageId { store_host: broker.options().advertised, physical_offset: appended.position };
+            let id = MessageId { store_host: options.advertised, physical_offset: appended.position };
             id.to_string()
         })
         .collect();
@@ -245,14 +373,14 @@ fn reply(broker: &Broker, queue_id: QueueId, appended: &[Appended], transaction_
         queue_id: i32::try_from(queue_id.0).unwrap_or(i32::MAX),
         queue_offset: i64::try_from(first).unwrap_or(i64::MAX),
         transaction_id,
-        region: Some(broker.options().region.as_str().into()),
-        trace_on: Some(broker.options().trace_on),
+        region: Some(options.region.as_str().into()),
+        trace_on: Some(options.trace_on),
     }
 }
 
-fn trace_fields(broker: &Broker) -> ExtFields {
+fn trace_fields(options: &BrokerOptions) -> ExtFields {
     let mut ext = ExtFields::with_capacity(2);
-    ext.push("MSG_REGION", broker.options().region.as_str());
-    ext.push("TRACE_ON", broker.options().trace_on);
+    ext.push("MSG_REGION", options.region.as_str());
+    ext.push("TRACE_ON", options.trace_on);
     ext
 }

@@ -23,7 +23,7 @@ const NOT_GIVEN_BACK: [&str; 2] = [SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC"];
 /// Stores the message for its group's retry topic, delayed, or among its dead letters; answers when it is durable.
 pub(super) fn handle(broker: &Broker, request: &Command, responder: Responder) {
     match store(broker, request) {
-        Ok(Some(end)) => answer_when_durable(broker, end, true, responder, success()),
+        Ok(Some(end)) => answer_when_durable(broker, end, responder, success()),
         Ok(None) => responder.reply(success()),
         Err(failure) => responder.reply(failure.into_command()),
     }

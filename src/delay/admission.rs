@@ -49,8 +49,9 @@ pub(super) fn admit(
                 "TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS are not supported yet: use a delay level".into(),
             ));
         }
-        draft.properties.remove(names::REAL_TOPIC);
-        draft.properties.remove(names::REAL_QID);
+        if asked.rerouted {
+            draft.properties.replace(&[names::REAL_TOPIC, names::REAL_QID], &[]);
+        }
         return Ok(None);
     };
     if draft.topic.as_str() == HALF_TOPIC {
@@ -62,14 +63,18 @@ pub(super) fn admit(
 
 /// Turns a draft into the waiting form. Both forms must be possible as records: the restored one has the properties of the waiting one.
 fn reroute(draft: &mut MessageDraft, level: DelayLevel) -> Result<(), RecordError> {
-    for name in TIMER_NAMES {
-        draft.properties.remove(name);
-    }
-    draft.properties.set(names::DELAY, level.number().to_string());
-    draft.properties.set(names::REAL_TOPIC, draft.topic.as_bytes());
-    draft.properties.set(names::REAL_QID, draft.queue_id.0.to_string());
+    let (mut level_text, mut queue_text) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let real_topic = draft.topic.clone();
+    draft.properties.replace(
+        &TIMER_NAMES,
+        &[
+            (names::DELAY, level_text.format(level.number()).as_bytes()),
+            (names::REAL_TOPIC, real_topic.as_bytes()),
+            (names::REAL_QID, queue_text.format(draft.queue_id.0).as_bytes()),
+        ],
+    );
     encoded_bytes(draft)?;
-    draft.topic = Topic::from(SCHEDULE_TOPIC);
+    draft.topic = Topic::from_static(SCHEDULE_TOPIC);
     draft.queue_id = level.queue_id();
     encoded_bytes(draft)?;
     Ok(())
@@ -83,19 +88,30 @@ struct Asked {
     /// Whether an arbitrary deliver time is asked for. A message that a timer wheel already had, which shows by `TIMER_OUT_MS`, no longer
     /// asks: consumers send such messages back with all their properties.
     timer: bool,
+    /// Whether it says where it goes when it waited.
+    rerouted: bool,
 }
 
 impl Asked {
     fn of(properties: PropertiesView<'_>) -> Result<Self, Refusal> {
-        let level = match properties.get_bytes(names::DELAY) {
+        let [delay, timer_out, seconds, ms, deliver_at, topic, queue] = properties.find([
+            names::DELAY,
+            names::TIMER_OUT_MS,
+            names::TIMER_DELAY_SEC,
+            names::TIMER_DELAY_MS,
+            names::TIMER_DELIVER_MS,
+            names::REAL_TOPIC,
+            names::REAL_QID,
+        ]);
+        let level = match delay {
             None => 0,
             Some(text) => std::str::from_utf8(text)
                 .ok()
                 .and_then(|text| text.parse().ok())
                 .ok_or_else(|| illegal("property DELAY must be a whole number of at most 32 bits"))?,
         };
-        let has = |name| properties.get_bytes(name).is_some();
-        Ok(Self { level, timer: !has(names::TIMER_OUT_MS) && TIMER_NAMES.into_iter().any(has) })
+        let timer = timer_out.is_none() && seconds.or(ms).or(deliver_at).is_some();
+        Ok(Self { level, timer, rerouted: topic.or(queue).is_some() })
     }
 
     fn waits(self) -> bool {

@@ -5,9 +5,10 @@
 //!
 //! Source: Apache RocketMQ, `org.apache.rocketmq.common.message.MessageDecoder`.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, iter};
 
 use bytes::Bytes;
+use memchr::memchr;
 
 const NAME_END: u8 = 1;
 const PAIR_END: u8 = 2;
@@ -99,7 +100,53 @@ impl Properties {
     /// Sets `name` to `value`, replacing what was there. An empty value removes the name, since readers would drop the pair.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
         self.remove(name);
-        let value = value.as_ref();
+        self.push(name, value.as_ref());
+    }
+
+    /// Removes every pair called `name`; says whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let mut removed = false;
+        let mut from = 0;
+        while from < self.text.len() {
+            let end = memchr(PAIR_END, &self.text[from..]).map_or(self.text.len(), |at| from + at + 1);
+            let piece = &self.text[from..end];
+            if piece.len() > name.len() && piece.starts_with(name.as_bytes()) && piece[name.len()] == NAME_END {
+                self.text.drain(from..end);
+                removed = true;
+            } else {
+                from = end;
+            }
+        }
+        removed
+    }
+
+    /// Takes every pair out whose name is among `gone` or those of `new`, and puts `new` at the end, in one pass. As with
+    /// [`Properties::set`] an empty value only takes a name out.
+    pub fn replace(&mut self, gone: &[&str], new: &[(&str, &[u8])]) {
+        let goes = |name: &[u8]| {
+            let is_named = |gone: &str| gone.as_bytes() == name;
+            gone.iter().any(|gone| is_named(gone)) || new.iter().any(|(gone, _)| is_named(gone))
+        };
+        let (mut from, mut kept) = (0, 0);
+        while from < self.text.len() {
+            let end = memchr(PAIR_END, &self.text[from..]).map_or(self.text.len(), |at| from + at + 1);
+            let piece = &self.text[from..end];
+            let is_gone = memchr(NAME_END, piece).is_some_and(|name_end| goes(&piece[..name_end]));
+            if !is_gone {
+                if kept != from {
+                    self.text.copy_within(from..end, kept);
+                }
+                kept += end - from;
+            }
+            from = end;
+        }
+        self.text.truncate(kept);
+        for (name, value) in new {
+            self.push(name, value);
+        }
+    }
+
+    fn push(&mut self, name: &str, value: &[u8]) {
         if name.is_empty() || value.is_empty() {
             return;
         }
@@ -111,23 +158,6 @@ impl Properties {
         self.text.push(NAME_END);
         self.text.extend_from_slice(value);
         self.text.push(PAIR_END);
-    }
-
-    /// Removes every pair called `name`; says whether there was one.
-    pub fn remove(&mut self, name: &str) -> bool {
-        let mut removed = false;
-        let mut from = 0;
-        while from < self.text.len() {
-            let end = self.text[from..].iter().position(|&b| b == PAIR_END).map_or(self.text.len(), |at| from + at + 1);
-            let piece = &self.text[from..end];
-            if piece.len() > name.len() && piece.starts_with(name.as_bytes()) && piece[name.len()] == NAME_END {
-                self.text.drain(from..end);
-                removed = true;
-            } else {
-                from = end;
-            }
-        }
-        removed
     }
 
     /// The encoded text, as it goes into a record.
@@ -166,11 +196,34 @@ impl<'a> PropertiesView<'a> {
 
     /// The pairs in the order of the text, those that readers drop left out.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        self.text.split(|&b| b == PAIR_END).filter_map(|piece| {
-            let name_end = piece.iter().position(|&b| b == NAME_END)?;
+        let mut rest = self.text;
+        let pieces = iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let end = memchr(PAIR_END, rest).unwrap_or(rest.len());
+            let piece = &rest[..end];
+            rest = rest.get(end + 1..).unwrap_or_default();
+            Some(piece)
+        });
+        pieces.filter_map(|piece| {
+            let name_end = memchr(NAME_END, piece)?;
             let (name, value) = (&piece[..name_end], &piece[name_end + 1..]);
             (piece.len() >= PAIR_BYTES_MIN && !name.is_empty() && !value.is_empty()).then_some((name, value))
         })
+    }
+
+    /// The values of several names, in one pass, as they stand in the text.
+    pub fn find<const N: usize>(self, names: [&str; N]) -> [Option<&'a [u8]>; N] {
+        let mut values = [None; N];
+        for (found, value) in self.iter() {
+            for (name, slot) in names.iter().zip(&mut values) {
+                if name.as_bytes() == found {
+                    *slot = Some(value);
+                }
+            }
+        }
+        values
     }
 
     /// The value of `name`, if it is there and is UTF-8.
@@ -226,6 +279,27 @@ mod tests {
         assert_eq!(properties.view().iter().count(), 1);
         assert_eq!(properties.get("A"), None);
         assert_eq!(properties.get("C"), Some("c"));
+    }
+
+    #[test]
+    fn replacing_is_removing_and_setting_in_one_pass() {
+        for text in
+            ["", "A\x011\x02B\x012\x02A\x013", "AB\x011\x02A\x01\x02C\x02B\x01\x01\x02", "B\x012\x02D\x014\x02x"]
+        {
+            let mut replaced = Properties::from_text(text);
+            replaced.replace(&["A", "Z"], &[("B", b"9"), ("E", b""), ("D", b"8")]);
+
+            let mut one_by_one = Properties::from_text(text);
+            one_by_one.remove("A");
+            for (name, value) in [("B", "9"), ("E", ""), ("D", "8")] {
+                one_by_one.set(name, value);
+            }
+            assert_eq!(replaced.view().to_pairs(), one_by_one.view().to_pairs(), "{text:?}");
+            assert_eq!(
+                replaced.view().find(["A", "B", "C"]),
+                ["A", "B", "C"].map(|name| replaced.view().get_bytes(name))
+            );
+        }
     }
 
     #[test]

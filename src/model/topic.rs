@@ -1,6 +1,13 @@
 //! Topic names and what RocketMQ means by some of them.
 
-use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
+use std::{
+    borrow::Borrow,
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Deref,
+    sync::Arc,
+};
 
 /// The topic in which delayed messages wait; queue id = level − 1.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
@@ -30,8 +37,14 @@ const SYSTEM_TOPICS: [&str; 10] = [
 ];
 
 /// A topic's name. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Topic(Arc<str>);
+#[derive(Clone)]
+pub struct Topic(Name);
+
+#[derive(Clone)]
+enum Name {
+    Static(&'static str),
+    Shared(Arc<str>),
+}
 
 /// A queue of a topic, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -45,43 +58,77 @@ impl QueueId {
 impl Topic {
     /// A topic of this name. The name is taken as it is; the broker checks names at its door.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self(name.into())
+        Self(Name::Shared(name.into()))
+    }
+
+    /// A topic whose name is known at compile time; costs nothing.
+    pub const fn from_static(name: &'static str) -> Self {
+        Self(Name::Static(name))
     }
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Name::Static(name) => name,
+            Name::Shared(name) => name,
+        }
+    }
+}
+
+impl PartialEq for Topic {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Topic {}
+
+impl PartialOrd for Topic {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Topic {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl Hash for Topic {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl From<&str> for Topic {
     fn from(name: &str) -> Self {
-        Self(name.into())
+        Self::new(name)
     }
 }
 
 impl Deref for Topic {
     type Target = str;
     fn deref(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl Borrow<str> for Topic {
     fn borrow(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.as_str().fmt(f)
     }
 }
 
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.as_str().fmt(f)
     }
 }
 

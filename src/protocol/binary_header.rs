@@ -8,10 +8,12 @@
 //!
 //! Source: Apache RocketMQ, `org.apache.rocketmq.remoting.protocol.RocketMQSerializable`.
 
+use std::{borrow::Cow, ops::Range};
+
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::command::{Body, Command, Encoding};
-use super::ext::{EXT_FIELDS_MAX, ExtFields};
+use super::command::{Body, Command, Encoding, Head};
+use super::ext::{EXT_FIELDS_MAX, ExtFields, Part};
 use super::frame::FrameError;
 use super::language::Language;
 use super::text::Text;
@@ -27,19 +29,20 @@ pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
     let remark = input.text(remark)?;
     let ext_bytes = input.i32()?;
     let end = input.end_of(ext_bytes)?;
-    let mut ext = if ext_bytes > 0 { ExtFields::with_capacity(16) } else { ExtFields::new() };
+    let mut ext = if ext_bytes > 0 { ExtFields::of_header(header, 16) } else { ExtFields::new() };
     while input.at < end {
         if ext.len() == EXT_FIELDS_MAX {
             return Err(FrameError::TooManyFields);
         }
         let name = i32::from(input.i16()?);
-        let name = input.text(name)?;
+        let name = input.range(name)?;
         let value = input.i32()?;
-        let value = input.text(value)?;
+        let value = input.range(value)?;
         if input.at > end {
             return Err(FrameError::Header { at: end, reason: "a field runs over the end of the ext fields" });
         }
-        ext.push(name, value);
+        let [name_text, value_text] = [&name, &value].map(|range| String::from_utf8_lossy(&header[range.clone()]));
+        ext.push_parts(part(name, &name_text), part(value, &value_text));
     }
     Ok(Command {
         code,
@@ -54,19 +57,21 @@ pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
     })
 }
 
-pub(super) fn encode(command: &Command, output: &mut BytesMut) -> Result<(), FrameError> {
-    output.put_i16(command.code as i16);
-    output.put_u8(command.language.0);
-    output.put_i16(command.version as i16);
-    output.put_i32(command.opaque);
-    output.put_i32(command.flag);
-    let remark = command.remark.as_deref().unwrap_or_default();
-    put_sized(output, remark.as_bytes());
+pub(super) fn encode<'f>(
+    head: &Head<'_>,
+    fields: impl Iterator<Item = (&'f str, &'f str)>,
+    output: &mut BytesMut,
+) -> Result<(), FrameError> {
+    output.put_i16(head.code as i16);
+    output.put_u8(head.language.0);
+    output.put_i16(head.version as i16);
+    output.put_i32(head.opaque);
+    output.put_i32(head.flag);
+    put_sized(output, head.remark.unwrap_or_default().as_bytes());
     let ext_at = output.len();
     output.put_i32(0);
-    for (name, value) in command.ext.iter() {
-        let name_bytes = i16::try_from(name.as_bytes().len())
-            .map_err(|_| FrameError::NameTooLong { bytes: name.as_bytes().len() })?;
+    for (name, value) in fields {
+        let name_bytes = i16::try_from(name.len()).map_err(|_| FrameError::NameTooLong { bytes: name.len() })?;
         output.put_i16(name_bytes);
         output.put_slice(name.as_bytes());
         put_sized(output, value.as_bytes());
@@ -74,6 +79,14 @@ pub(super) fn encode(command: &Command, output: &mut BytesMut) -> Result<(), Fra
     let ext_bytes = output.len() - ext_at - 4;
     (&mut output[ext_at..]).put_i32(ext_bytes as i32);
     Ok(())
+}
+
+/// A range of the header, or what it is read as if that is not UTF-8.
+fn part<'a>(range: Range<usize>, text: &'a Cow<'_, str>) -> Part<'a> {
+    match text {
+        Cow::Borrowed(_) => Part::Header(range),
+        Cow::Owned(text) => Part::Own(text),
+    }
 }
 
 /// Lengths beyond i32 cannot stand: such a frame is refused for its length right after.
@@ -112,9 +125,12 @@ impl Input<'_> {
     }
 
     fn text(&mut self, bytes: i32) -> Result<Text, FrameError> {
-        let end = self.end_of(bytes)?;
-        let text = Text::from_range(self.header, self.at..end);
-        self.at = end;
-        Ok(text)
+        Ok(Text::from_range(self.header, self.range(bytes)?))
+    }
+
+    fn range(&mut self, bytes: i32) -> Result<Range<usize>, FrameError> {
+        let range = self.at..self.end_of(bytes)?;
+        self.at = range.end;
+        Ok(range)
     }
 }

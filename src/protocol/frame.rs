@@ -13,7 +13,7 @@
 
 use bytes::{Buf, BufMut, BytesMut};
 
-use super::command::{Body, Command, Encoding};
+use super::command::{Body, Command, Encoding, Head};
 use super::ext::EXT_FIELDS_MAX;
 use super::{binary_header, json_header};
 
@@ -126,15 +126,39 @@ pub fn decode(input: &mut BytesMut) -> Result<Option<Command>, FrameError> {
 /// # Errors
 /// The command does not fit a frame; nothing is appended.
 pub fn encode(command: &Command, output: &mut BytesMut) -> Result<(), FrameError> {
+    encode_parts(&command.head(), command.encoding, command.ext.iter(), command.body.len(), output)
+}
+
+/// Appends the whole frame of a response without remark and body, its fields straight from where they are.
+///
+/// # Errors
+/// It does not fit a frame; nothing is appended.
+pub fn encode_response<'f>(
+    code: i32,
+    opaque: i32,
+    encoding: Encoding,
+    fields: impl Iterator<Item = (&'f str, &'f str)>,
+    output: &mut BytesMut,
+) -> Result<(), FrameError> {
+    encode_parts(&Head::response(code, opaque), encoding, fields, 0, output)
+}
+
+fn encode_parts<'f>(
+    head: &Head<'_>,
+    encoding: Encoding,
+    fields: impl Iterator<Item = (&'f str, &'f str)>,
+    body_bytes: usize,
+    output: &mut BytesMut,
+) -> Result<(), FrameError> {
     let start = output.len();
     output.put_bytes(0, PREFIX_BYTES);
-    let kind = match command.encoding {
+    let kind = match encoding {
         Encoding::Json => {
-            json_header::encode(command, output);
+            json_header::encode(head, fields, output);
             0
         }
         Encoding::Binary => {
-            if let Err(error) = binary_header::encode(command, output) {
+            if let Err(error) = binary_header::encode(head, fields, output) {
                 output.truncate(start);
                 return Err(error);
             }
@@ -142,7 +166,7 @@ pub fn encode(command: &Command, output: &mut BytesMut) -> Result<(), FrameError
         }
     };
     let header = output.len() - start - PREFIX_BYTES;
-    let total = PREFIX_BYTES + header + command.body.len();
+    let total = PREFIX_BYTES + header + body_bytes;
     if header > HEADER_BYTES_MAX || total > FRAME_BYTES_MAX {
         output.truncate(start);
         return Err(FrameError::TooLong { bytes: total as u64 });
@@ -329,7 +353,7 @@ mod tests {
             r#"{"code":1,"extFields":{"a":12,"b":true,"c":-1.5,"d":{"x": [1]},"e":"\u0001\ud83d\ude00\/"}}"#,
         )
         .unwrap();
-        let values: Vec<&str> = command.ext.iter().map(|(_, value)| value.as_str()).collect();
+        let values: Vec<&str> = command.ext.iter().map(|(_, value)| value).collect();
         assert_eq!(values, ["12", "true", "-1.5", r#"{"x": [1]}"#, "\u{1}😀/"]);
     }
 

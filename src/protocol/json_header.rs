@@ -11,44 +11,47 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::command::{Body, Command, Encoding};
-use super::ext::{EXT_FIELDS_MAX, ExtFields};
+use super::command::{Body, Command, Encoding, Head};
+use super::ext::{EXT_FIELDS_MAX, ExtFields, Part};
 use super::frame::FrameError;
 use super::language::Language;
 use super::text::Text;
 
-pub(super) fn encode(command: &Command, output: &mut BytesMut) {
+pub(super) fn encode<'f>(head: &Head<'_>, mut fields: impl Iterator<Item = (&'f str, &'f str)>, output: &mut BytesMut) {
     output.put_slice(b"{\"code\":");
-    put_number(output, command.code);
-    if !command.ext.is_empty() {
+    put_number(output, head.code);
+    if let Some(first) = fields.next() {
         output.put_slice(b",\"extFields\":{");
-        for (nth, (name, value)) in command.ext.iter().enumerate() {
-            if nth > 0 {
-                output.put_u8(b',');
-            }
-            put_string(output, name.as_bytes());
-            output.put_u8(b':');
-            put_string(output, value.as_bytes());
+        put_field(output, first);
+        for field in fields {
+            output.put_u8(b',');
+            put_field(output, field);
         }
         output.put_u8(b'}');
     }
     output.put_slice(b",\"flag\":");
-    put_number(output, command.flag);
+    put_number(output, head.flag);
     output.put_slice(b",\"language\":\"");
-    output.put_slice(command.language.name().as_bytes());
+    output.put_slice(head.language.name().as_bytes());
     output.put_slice(b"\",\"opaque\":");
-    put_number(output, command.opaque);
-    if let Some(remark) = &command.remark {
+    put_number(output, head.opaque);
+    if let Some(remark) = head.remark {
         output.put_slice(b",\"remark\":");
         put_string(output, remark.as_bytes());
     }
     output.put_slice(b",\"version\":");
-    put_number(output, command.version);
+    put_number(output, head.version);
     output.put_u8(b'}');
 }
 
+fn put_field(output: &mut BytesMut, (name, value): (&str, &str)) {
+    put_string(output, name.as_bytes());
+    output.put_u8(b':');
+    put_string(output, value.as_bytes());
+}
+
 fn put_number(output: &mut BytesMut, number: i32) {
-    output.put_slice(Text::from(number).as_bytes());
+    output.put_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Writes a quoted string: runs of bytes that need no escape are copied whole.
@@ -134,6 +137,15 @@ enum Piece {
     Escaped(String),
 }
 
+impl Piece {
+    fn as_part(&self) -> Part<'_> {
+        match self {
+            Piece::Plain(range) => Part::Header(range.clone()),
+            Piece::Escaped(text) => Part::Own(text),
+        }
+    }
+}
+
 impl Input<'_> {
     fn error(&self, reason: &'static str) -> FrameError {
         FrameError::Header { at: self.at, reason }
@@ -205,13 +217,13 @@ impl Input<'_> {
                 Some(_) => Err(self.error("extFields must be an object")),
             };
         }
-        let mut ext = ExtFields::with_capacity(16);
+        let mut ext = ExtFields::of_header(self.header, 16);
         self.object(|input, name| {
             if let Some(value) = input.value()? {
                 if ext.len() == EXT_FIELDS_MAX {
                     return Err(FrameError::TooManyFields);
                 }
-                ext.push(input.text_of(name), input.text_of(value));
+                ext.push_parts(name.as_part(), value.as_part());
             }
             Ok(())
         })?;
@@ -272,13 +284,17 @@ impl Input<'_> {
 
     /// Goes on to the next quote or backslash; tells which.
     fn scan(&mut self) -> Result<u8, FrameError> {
-        while let Some(byte) = self.peek() {
-            if byte == b'"' || byte == b'\\' {
-                return Ok(byte);
-            }
-            self.at += 1;
-        }
-        Err(self.error("the header ends within a string"))
+        // Most strings are too short for the call of a search to pay.
+        const SHORT_BYTES: usize = 16;
+        let rest = &self.bytes[self.at..];
+        let is_end = |byte: &u8| *byte == b'"' || *byte == b'\\';
+        let near = rest.iter().take(SHORT_BYTES).position(is_end);
+        let found = near.or_else(|| {
+            let far = memchr::memchr2(b'"', b'\\', rest.get(SHORT_BYTES..)?)?;
+            Some(SHORT_BYTES + far)
+        });
+        self.at += found.unwrap_or(rest.len());
+        self.peek().ok_or_else(|| self.error("the header ends within a string"))
     }
 
     /// The string whose opening quote comes next.
@@ -295,8 +311,14 @@ impl Input<'_> {
         while self.scan()? == b'\\' {
             text.extend_from_slice(&self.bytes[copied..self.at]);
             self.at += 1;
-            let character = self.escape()?;
-            text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+            // The separators of properties, which nearly every send has many of.
+            if let Some([b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) = self.bytes[self.at..].first_chunk() {
+                text.push(digit - b'0');
+                self.at += 5;
+            } else {
+                let character = self.escape()?;
+                text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+            }
             copied = self.at;
         }
         text.extend_from_slice(&self.bytes[copied..self.at]);

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::sync::{Notify, oneshot};
 
 use super::error::RemotingError;
 use super::figures::Figures;
-use crate::protocol::{Command, Encoding};
+use crate::protocol::{Command, Encoding, frame};
 
 /// A connection is never closed for fewer bytes that wait than one long answer has.
 const OVERRUN_BYTES_MIN: usize = 2 * crate::protocol::FRAME_BYTES_MAX;
@@ -73,8 +74,12 @@ pub struct Connection {
     gone: Notify,
 }
 
+#[derive(Default)]
 struct Outgoing {
     queue: Vec<Command>,
+    /// Whole frames that were encoded elsewhere, and how many.
+    frames: BytesMut,
+    frames_count: u64,
     /// The connection's task is at work and will look at the queue before it sleeps.
     awake: bool,
 }
@@ -108,7 +113,7 @@ impl Connection {
             local,
             options,
             figures,
-            outgoing: Mutex::new(Outgoing { queue: Vec::new(), awake: true }),
+            outgoing: Mutex::new(Outgoing { awake: true, ..Outgoing::default() }),
             unsent_bytes: AtomicUsize::new(0),
             wake: Notify::new(),
             calls: Mutex::new(Some(HashMap::new())),
@@ -155,7 +160,21 @@ impl Connection {
         if self.is_closed() {
             return;
         }
-        let bytes = estimated_bytes(&command);
+        self.enqueue(estimated_bytes(&command), |outgoing| outgoing.queue.push(command));
+    }
+
+    /// Queues so many whole frames as they are. On a closed connection they are dropped.
+    pub fn send_frames(&self, frames: &[u8], count: usize) {
+        if self.is_closed() || frames.is_empty() {
+            return;
+        }
+        self.enqueue(frames.len(), |outgoing| {
+            outgoing.frames.extend_from_slice(frames);
+            outgoing.frames_count += count as u64;
+        });
+    }
+
+    fn enqueue(&self, bytes: usize, put: impl FnOnce(&mut Outgoing)) {
         if self.unsent_bytes().saturating_add(bytes)
             > self.options.output_bytes_max.saturating_mul(2).max(OVERRUN_BYTES_MIN)
         {
@@ -164,7 +183,7 @@ impl Connection {
         }
         self.add_unsent(bytes);
         let mut outgoing = lock(&self.outgoing);
-        outgoing.queue.push(command);
+        put(&mut outgoing);
         let asleep = !std::mem::replace(&mut outgoing.awake, true);
         drop(outgoing);
         if asleep {
@@ -264,8 +283,10 @@ impl Connection {
     /// Takes what was sent over an [`Connection::unconnected`] connection.
     pub fn take_sent(&self) -> Vec<Command> {
         let mut sent = Vec::new();
-        self.take_queued(&mut sent);
-        self.remove_unsent(sent.iter().map(estimated_bytes).sum());
+        let mut frames = self.take_queued(&mut sent).0;
+        self.remove_unsent(frames.len() + sent.iter().map(estimated_bytes).sum::<usize>());
+        let frames = std::iter::from_fn(|| frame::decode(&mut frames).ok().flatten());
+        sent.extend(frames);
         sent
     }
 
@@ -303,15 +324,17 @@ impl Connection {
         self.gone.notify_waiters();
     }
 
-    /// Moves queued commands to `queue`, which must be empty.
-    pub(super) fn take_queued(&self, queue: &mut Vec<Command>) {
-        std::mem::swap(&mut lock(&self.outgoing).queue, queue);
+    /// Moves queued commands to `queue`, which must be empty; gives the frames that were queued, and how many.
+    pub(super) fn take_queued(&self, queue: &mut Vec<Command>) -> (BytesMut, u64) {
+        let mut outgoing = lock(&self.outgoing);
+        std::mem::swap(&mut outgoing.queue, queue);
+        (outgoing.frames.split(), std::mem::take(&mut outgoing.frames_count))
     }
 
     /// Says that the task will wait now; false when something was queued meanwhile.
     pub(super) fn fall_asleep(&self) -> bool {
         let mut outgoing = lock(&self.outgoing);
-        outgoing.awake = !outgoing.queue.is_empty();
+        outgoing.awake = !outgoing.queue.is_empty() || !outgoing.frames.is_empty();
         !outgoing.awake
     }
 

@@ -1,5 +1,6 @@
 //! Who answers requests, and through what.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +17,16 @@ pub trait Handler: Send + Sync + 'static {
     ///
     /// A panic is caught: the request is answered with SYSTEM_ERROR and the connection lives on.
     fn handle(&self, connection: &Arc<Connection>, request: Command, responder: Responder);
+
+    /// Called on the connection's task with the requests that came together, in order. Takes at least one off the front and handles it, and
+    /// those behind it that are better handled together: by default it hands one to [`Handler::handle`]. Called again for the rest.
+    ///
+    /// A panic is caught: those that were taken and not answered are answered with SYSTEM_ERROR.
+    fn handle_some(&self, connection: &Arc<Connection>, requests: &mut VecDeque<(Command, Responder)>) {
+        if let Some((request, responder)) = requests.pop_front() {
+            self.handle(connection, request, responder);
+        }
+    }
 
     /// A connection was opened.
     fn connected(&self, _connection: &Arc<Connection>) {}
@@ -59,7 +70,13 @@ impl Responder {
         self.reply(Command::response(code).with_remark(remark));
     }
 
-    /// Never answers: the connection is about to close, and its end tells the sender more than an answer could.
+    /// The number that the answer carries, and how its header is to be written, for [`Connection::send_frames`].
+    pub fn address(&self) -> (i32, Encoding) {
+        (self.opaque, self.encoding)
+    }
+
+    /// Never answers: the connection is about to close, and its end tells the sender more than an answer could; or the answer was sent by
+    /// [`Connection::send_frames`].
     pub fn leave_unanswered(mut self) {
         self.answered = true;
     }

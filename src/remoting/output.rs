@@ -65,6 +65,15 @@ impl Output {
         Ok(())
     }
 
+    /// Adds whole frames.
+    pub(super) fn push_frames(&mut self, frames: BytesMut) {
+        if !frames.is_empty() {
+            self.bytes += frames.len();
+            self.seal();
+            self.slices.push_back(Slice { bytes: frames.freeze(), guard: None });
+        }
+    }
+
     fn seal(&mut self) {
         if !self.open.is_empty() {
             self.slices.push_back(Slice { bytes: self.open.split().freeze(), guard: None });

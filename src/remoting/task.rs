@@ -1,5 +1,6 @@
 //! The task that serves one connection, on either side.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use crate::protocol::{Command, FrameError, RequestCode, ResponseCode, frame};
 
 /// How long a connection's requests are handled before others have their turn.
 const SHARE: Duration = Duration::from_millis(1);
+/// Most requests that are taken out of the input before they are handled.
+const REQUESTS_TOGETHER: usize = 256;
 /// Least room made for one read; grows while reads fill it. Never by what a frame announces.
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// Most room made for one read.
@@ -48,6 +51,8 @@ pub(super) async fn run(connection: Arc<Connection>, mut stream: TcpStream, hand
         read_bytes: READ_BYTES_MIN,
         output: Output::default(),
         queue: Vec::new(),
+        requests: VecDeque::new(),
+        codes: Vec::new(),
         connection: &connection,
         handler: &*handler,
     };
@@ -128,6 +133,10 @@ struct Task<'a> {
     output: Output,
     /// Empty; swapped with the connection's queue to keep its memory.
     queue: Vec<Command>,
+    /// Taken out of the input and not yet handled.
+    requests: VecDeque<(Command, Responder)>,
+    /// The codes of the requests that came with those, to name one that panicked.
+    codes: Vec<i32>,
     connection: &'a Arc<Connection>,
     handler: &'a dyn Handler,
 }
@@ -256,29 +265,65 @@ impl Task<'_> {
 
     /// Handles the frames that are complete; false when it stopped before the last of them.
     fn handle_frames(&mut self) -> Result<bool, FrameError> {
-        let mut count = 0;
         let until = Instant::now() + SHARE;
         let drained = loop {
-            if self.is_paused() || (count > 0 && Instant::now() >= until) {
-                break Ok(false);
+            let taken = self.take_frames();
+            while !self.requests.is_empty() && (taken.is_err() || !self.connection.is_full()) {
+                self.handle_some();
+                if Instant::now() >= until && taken.is_ok() {
+                    break;
+                }
+            }
+            match taken {
+                Ok(more) if self.requests.is_empty() && more && !self.is_paused() && Instant::now() < until => {}
+                Ok(more) => break Ok(self.requests.is_empty() && !more),
+                Err(error) => break Err(error),
+            }
+        };
+        if self.input.is_empty() && self.input.capacity() > READ_BYTES_MAX {
+            self.input = BytesMut::new();
+            self.note_capacity();
+        }
+        drained
+    }
+
+    /// Takes the frames that are complete out of the input, but not too many; true when there may be more of them.
+    fn take_frames(&mut self) -> Result<bool, FrameError> {
+        let mut count = 0;
+        let more = loop {
+            if self.requests.len() >= REQUESTS_TOGETHER || self.is_paused() {
+                break Ok(true);
             }
             match frame::decode(&mut self.input) {
                 Ok(Some(command)) => {
                     count += 1;
                     self.take(command);
                 }
-                Ok(None) => break Ok(true),
+                Ok(None) => break Ok(false),
                 Err(error) => break Err(error),
             }
         };
         if count > 0 {
             Figures::add(&self.connection.figures.frames_in, count);
         }
-        if self.input.is_empty() && self.input.capacity() > READ_BYTES_MAX {
-            self.input = BytesMut::new();
-            self.note_capacity();
+        more
+    }
+
+    /// Lets the handler handle the next request, and what it handles together with that.
+    fn handle_some(&mut self) {
+        let before = self.requests.len();
+        let handled = catch_unwind(AssertUnwindSafe(|| self.handler.handle_some(self.connection, &mut self.requests)));
+        let taken = before - self.requests.len();
+        if let Err(panic) = handled {
+            let code = self.codes.get(taken.saturating_sub(1)).copied().unwrap_or_default();
+            let name = RequestCode::name(code).unwrap_or("unknown");
+            guarded(self.connection, &format!("{code} {name}"), || std::panic::resume_unwind(panic));
         }
-        drained
+        if taken == 0 {
+            // Whatever happened, it would happen again: dropped, it is answered with an error.
+            self.requests.pop_front();
+        }
+        self.codes.drain(..taken.max(1).min(self.codes.len()));
     }
 
     /// Counts what is left in the input; false when all connections together hold too much, unless this one takes no more than any does.
@@ -306,21 +351,19 @@ impl Task<'_> {
             return;
         }
         let responder = Responder::new(connection, &command);
-        let code = command.code;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.handler.handle(connection, command, responder))) {
-            let name = RequestCode::name(code).unwrap_or("unknown");
-            guarded(connection, &format!("{code} {name}"), || std::panic::resume_unwind(panic));
-        }
+        self.codes.push(command.code);
+        self.requests.push_back((command, responder));
     }
 
     /// Encodes what is queued. An answer that fits no frame gives way to an error.
     fn encode_queued(&mut self) {
-        self.connection.take_queued(&mut self.queue);
-        if self.queue.is_empty() {
+        let (frames, frames_count) = self.connection.take_queued(&mut self.queue);
+        if self.queue.is_empty() && frames.is_empty() {
             return;
         }
-        Figures::add(&self.connection.figures.frames_out, self.queue.len() as u64);
-        let (mut estimated, before) = (0, self.output.bytes());
+        Figures::add(&self.connection.figures.frames_out, self.queue.len() as u64 + frames_count);
+        let (mut estimated, before) = (frames.len(), self.output.bytes());
+        self.output.push_frames(frames);
         for command in self.queue.drain(..) {
             estimated += estimated_bytes(&command);
             let failed = command.is_response().then(|| command.reply(ResponseCode::SYSTEM_ERROR));

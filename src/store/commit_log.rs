@@ -100,6 +100,7 @@ pub(super) struct Encoded {
     pub(super) room_bytes: u64,
 }
 
+#[derive(Clone)]
 struct EncodedRecord {
     range: Range<usize>,
     topic: Topic,
@@ -126,6 +127,50 @@ impl Encoded {
         });
         Ok(())
     }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// What there is now, for [`Encoded::truncate`].
+    pub(super) fn mark(&self) -> EncodedMark {
+        EncodedMark { bytes: self.bytes.len(), records: self.records.len(), room_bytes: self.room_bytes }
+    }
+
+    /// How much room those take that came since.
+    pub(super) fn room_bytes_since(&self, mark: &EncodedMark) -> u64 {
+        self.room_bytes - mark.room_bytes
+    }
+
+    /// Takes out those that came since.
+    pub(super) fn truncate(&mut self, mark: &EncodedMark) {
+        self.bytes.truncate(mark.bytes);
+        self.records.truncate(mark.records);
+        self.room_bytes = mark.room_bytes;
+    }
+
+    /// Each of them by itself.
+    pub(super) fn split(&self) -> Vec<Self> {
+        let one = |record: &EncodedRecord| Self {
+            bytes: self.bytes[record.range.clone()].to_vec(),
+            records: vec![EncodedRecord { range: 0..record.range.len(), ..record.clone() }],
+            room_bytes: 0,
+        };
+        self.records.iter().map(one).collect()
+    }
+}
+
+/// See [`Encoded::mark`].
+pub(super) struct EncodedMark {
+    bytes: usize,
+    records: usize,
+    room_bytes: u64,
 }
 
 impl CommitLog {
@@ -280,7 +325,7 @@ impl CommitLog {
     /// When this returns an error, nothing was stored. A panic inside stops the store.
     pub(super) fn append(
         &self,
-        mut encoded: Encoded,
+        encoded: &mut Encoded,
         plugins: &[Arc<dyn Plugin>],
         together: bool,
     ) -> Result<Vec<Appended>, AppendError> {
@@ -291,9 +336,9 @@ impl CommitLog {
         let appended = catch_unwind(AssertUnwindSafe(|| {
             Self::clean(&mut writer).map_err(AppendError::Io)?;
             let mut attempt = Attempt { from: writer.position, ..Attempt::default() };
-            let appended = self.append_locked(&mut writer, &mut encoded, plugins, together, &mut attempt);
+            let appended = self.append_locked(&mut writer, encoded, plugins, together, &mut attempt);
             if appended.is_err() {
-                self.undo(&mut writer, &encoded, &attempt);
+                self.undo(&mut writer, encoded, &attempt);
             }
             appended
         }));

@@ -1,6 +1,7 @@
 //! The store as the broker sees it: opening, appending, the steps that its threads repeat, and stopping.
 
 use std::{
+    collections::VecDeque,
     io,
     path::Path,
     sync::{
@@ -254,6 +255,41 @@ impl MessageStore {
         self.append_for_client(Some(envelope), drafts)
     }
 
+    /// Appends messages that came together, each by itself: one that is refused leaves the others as they are. Gives what became of each, in
+    /// order. They take one lock and one write, if all goes well.
+    pub fn append_each(&self, drafts: Vec<MessageDraft>) -> Vec<Result<Appended, AppendError>> {
+        let mut encoded = Encoded::default();
+        let admitted = drafts.into_iter().map(|mut draft| {
+            let before = encoded.mark();
+            let admitted = self.admit(&mut draft, None, &mut encoded).and_then(|()| {
+                let taken = self.room.take(self, encoded.room_bytes_since(&before));
+                taken.inspect_err(|_| encoded.truncate(&before))
+            });
+            self.room.count(admitted)
+        });
+        let admitted: Vec<Result<(), AppendError>> = admitted.collect();
+        if encoded.is_empty() {
+            return admitted.into_iter().filter_map(|refused| refused.err().map(Err)).collect();
+        }
+        let mut appended = match self.append_encoded(&mut encoded, false) {
+            Ok(appended) => appended.into_iter().map(Ok).collect::<VecDeque<_>>(),
+            Err(error) if encoded.len() == 1 => VecDeque::from([self.room.count(Err(error))]),
+            // What one of them cannot have the others may.
+            Err(_) => {
+                let each = encoded.split().into_iter().map(|mut one| {
+                    let appended = self.append_encoded(&mut one, false);
+                    self.room.count(appended.map(|appended| appended[0]))
+                });
+                each.collect()
+            }
+        };
+        let closed = || Err(AppendError::Closed);
+        admitted
+            .into_iter()
+            .map(|admitted| admitted.and_then(|()| appended.pop_front().unwrap_or_else(closed)))
+            .collect()
+    }
+
     fn append_for_client(
         &self,
         envelope: Option<&Properties>,
@@ -266,7 +302,7 @@ impl MessageStore {
             }
             self.health.check()?;
             self.room.take(self, encoded.room_bytes)?;
-            self.append_encoded(encoded, true)
+            self.append_encoded(&mut encoded, true)
         };
         self.room.count(append())
     }
@@ -276,7 +312,7 @@ impl MessageStore {
         for draft in drafts {
             encoded.push(draft, None)?;
         }
-        self.append_encoded(encoded, false)
+        self.append_encoded(&mut encoded, false)
     }
 
     /// Checks a client's draft, shows it to the plugins and encodes it.
@@ -308,7 +344,7 @@ impl MessageStore {
         encoded.push(draft, mark)
     }
 
-    fn append_encoded(&self, encoded: Encoded, together: bool) -> Result<Vec<Appended>, AppendError> {
+    fn append_encoded(&self, encoded: &mut Encoded, together: bool) -> Result<Vec<Appended>, AppendError> {
         let appended = self.log.append(encoded, &self.dispatcher.plugins, together);
         let appended = appended.map_err(|error| match error {
             AppendError::Io(error) if is_full(&error) => self.room.no_space(self, &error),

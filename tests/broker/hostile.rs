@@ -209,7 +209,7 @@ fn name_server() -> Arc<NameServer> {
 
 fn spoilt(good: &Command, mut give: impl FnMut(Command, &dyn Fn() -> String)) {
     let code = good.code;
-    let names: Vec<Text> = good.ext.iter().map(|(name, _)| name.clone()).collect();
+    let names: Vec<Text> = good.ext.iter().map(|(name, _)| name.into()).collect();
     for name in &names {
         let mut without = good.clone();
         without.ext.remove(name);

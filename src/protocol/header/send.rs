@@ -1,7 +1,9 @@
 //! Headers of SEND_MESSAGE in its two spellings, and of its response.
 
 use super::{codec, header};
-use crate::protocol::{ExtFields, HeaderError, RequestCode, Text};
+use bytes::BytesMut;
+
+use crate::protocol::{Encoding, ExtFields, FrameError, HeaderError, RequestCode, ResponseCode, Text, frame};
 
 /// Header of a send: codes 10 and 324 with long field names, 310, 320 and 325 with one-letter names.
 ///
@@ -102,5 +104,50 @@ header! {
         region: Option<Text> = "MSG_REGION",
         /// Whether clients should trace.
         trace_on: Option<bool> = "TRACE_ON",
+    }
+}
+
+impl SendReplyHeader {
+    /// Appends the frame of a response with this header: what [`SendReplyHeader::encode`] and [`frame::encode`] make, without detours.
+    ///
+    /// # Errors
+    /// As [`frame::encode`].
+    pub fn encode_frame(&self, opaque: i32, encoding: Encoding, output: &mut BytesMut) -> Result<(), FrameError> {
+        let (mut queue_id, mut queue_offset) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let fields = [
+            Some(("msgId", self.msg_id.as_str())),
+            Some(("queueId", queue_id.format(self.queue_id))),
+            Some(("queueOffset", queue_offset.format(self.queue_offset))),
+            self.transaction_id.as_ref().map(|id| ("transactionId", id.as_str())),
+            self.region.as_ref().map(|region| ("MSG_REGION", region.as_str())),
+            self.trace_on.map(|on| ("TRACE_ON", if on { "true" } else { "false" })),
+        ];
+        frame::encode_response(ResponseCode::SUCCESS, opaque, encoding, fields.into_iter().flatten(), output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Command;
+
+    #[test]
+    fn a_reply_encoded_at_once_is_the_frame_of_its_command() {
+        for (transaction_id, encoding) in [(Some("key \"1\"".into()), Encoding::Json), (None, Encoding::Binary)] {
+            let reply = SendReplyHeader {
+                msg_id: "7F0000010000FFFF0000000000000042".into(),
+                queue_id: 3,
+                queue_offset: i64::MAX,
+                transaction_id,
+                region: Some("DefaultRegion".into()),
+                trace_on: Some(true),
+            };
+            let mut at_once = BytesMut::new();
+            reply.encode_frame(-5, encoding, &mut at_once).unwrap();
+
+            let command = Command::response(ResponseCode::SUCCESS).with_ext(reply.encode());
+            let command = Command { opaque: -5, encoding, ..command };
+            assert_eq!(at_once, frame::encode_whole(&command).unwrap());
+        }
     }
 }

@@ -282,6 +282,35 @@ async fn a_panic_answers_its_request_and_the_connection_lives_on() {
 }
 
 #[tokio::test]
+async fn a_panic_in_the_middle_of_requests_that_came_together_harms_none_of_them() {
+    let (server, handler) = server().await;
+    let mut peer = RawPeer::connect(&server).await;
+    let codes = [ECHO, PANIC, ECHO, PANIC, ECHO];
+    let frames: Vec<u8> = (10..).zip(codes).flat_map(|(opaque, code)| encoded(&request(code, opaque))).collect();
+    peer.write(&frames).await;
+    let mut answers = Vec::new();
+    for _ in codes {
+        let answer = peer.read().await.unwrap();
+        answers.push((answer.opaque, answer.code));
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [(10, 0), (11, 1), (12, 0), (13, 1), (14, 0)]);
+    assert_eq!((server.figures().panics.load(Ordering::Relaxed), handler.handled.load(Ordering::Relaxed)), (2, 5));
+}
+
+#[tokio::test]
+async fn requests_before_a_malformed_frame_are_answered_though_the_connection_is_closed() {
+    let (server, _) = server().await;
+    let mut peer = RawPeer::connect(&server).await;
+    let mut frames: Vec<u8> = (10..300).flat_map(|opaque| encoded(&request(ECHO, opaque))).collect();
+    frames.extend_from_slice(&[0xFF; 8]);
+    peer.write(&frames).await;
+    for opaque in 10..300 {
+        assert_eq!(peer.read().await.unwrap().opaque, opaque);
+    }
+}
+
+#[tokio::test]
 async fn a_request_whose_responder_is_dropped_is_answered() {
     let (server, _) = server().await;
     let answer = RawPeer::connect(&server).await.call(&request(DROP, 4)).await;

@@ -7,7 +7,10 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +25,8 @@ pub(super) const DELETIONS_FILE: &str = "deletedTopics.json";
 pub(super) struct Deletions {
     file: StateFile,
     state: RwLock<BTreeMap<String, u64>>,
+    /// Whether there is none: asked for every record.
+    is_empty: AtomicBool,
 }
 
 #[derive(Default, Clone, Serialize, Deserialize)]
@@ -46,12 +51,15 @@ impl Deletions {
                 "which topics were deleted cannot be read: what was stored for them may come back"
             );
         }
-        let state = RwLock::new(loaded.value().unwrap_or_default().deletions);
-        Self { file, state }
+        let deletions = loaded.value().unwrap_or_default().deletions;
+        Self { file, is_empty: AtomicBool::new(deletions.is_empty()), state: RwLock::new(deletions) }
     }
 
     /// The position below which everything of a topic is deleted.
     pub(super) fn position(&self, topic: &str) -> Option<PhysicalOffset> {
+        if self.is_empty.load(Ordering::Acquire) {
+            return None;
+        }
         self.state().get(topic).copied().map(PhysicalOffset)
     }
 
@@ -75,7 +83,9 @@ impl Deletions {
         deletions.insert(topic.to_owned(), position.0);
         let stored = Stored { deletions };
         self.file.save(&serde_json::to_string(&stored).map_err(io::Error::other)?)?;
-        *self.state_mut() = stored.deletions;
+        let mut state = self.state_mut();
+        *state = stored.deletions;
+        self.is_empty.store(state.is_empty(), Ordering::Release);
         Ok(())
     }
 

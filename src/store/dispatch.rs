@@ -237,12 +237,11 @@ impl Dispatcher {
 
     /// Prepares the index entries of one record.
     fn put_keys(&self, index: &Index, Located { position, record }: &Located<'_>) -> Result<(), StoreError> {
-        let properties = record.properties();
-        let keys = properties.get(names::KEYS).into_iter().flat_map(|keys| keys.split(' '));
-        for key in properties.get(names::UNIQ_KEY).into_iter().chain(keys).filter(|key| !key.is_empty()) {
-            index.put(record.topic(), key, *position, record.stored_at())?;
-        }
-        Ok(())
+        let [unique_key, keys] =
+            record.properties().find([names::UNIQ_KEY, names::KEYS]).map(|text| str::from_utf8(text?).ok());
+        let keys = keys.into_iter().flat_map(|keys| keys.split(' '));
+        let keys = unique_key.into_iter().chain(keys).filter(|key| !key.is_empty());
+        index.put(record.topic(), keys, *position, record.stored_at())
     }
 }
 

@@ -253,17 +253,21 @@ impl Index {
 
     // Writing.
 
-    /// Takes a key of a record into the round in hand. Records come in the order of the log; one that lies before the newest indexed is passed over.
+    /// Takes the keys of a record into the round in hand. Records come in the order of the log; one that lies before the newest indexed is passed over.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the index cannot be written and is set aside.
-    pub(super) fn put(
+    pub(super) fn put<'k>(
         &self,
         topic: &str,
-        key: &str,
+        keys: impl Iterator<Item = &'k str>,
         position: PhysicalOffset,
         stored_at: Timestamp,
     ) -> Result<(), StoreError> {
+        let mut keys = keys.peekable();
+        if keys.peek().is_none() {
+            return Ok(());
+        }
         let mut writer = self.writer();
         if writer.set_aside.is_none() && writer.pending.len() >= PENDING_ENTRIES_MAX {
             writer.set_aside = Some(position);
@@ -274,7 +278,7 @@ impl Index {
         let in_round = writer.round.as_ref().map(|round| PhysicalOffset(round.header.end_position));
         let newest = writer.pending.last().map(|pending| pending.position).or(in_round);
         if position >= newest.unwrap_or_else(|| self.end().1) {
-            writer.pending.push(Pending { key_hash: key_hash(topic, key), position, stored_at });
+            writer.pending.extend(keys.map(|key| Pending { key_hash: key_hash(topic, key), position, stored_at }));
         }
         Ok(())
     }
@@ -563,6 +567,18 @@ impl IndexFile {
 impl Round {
     /// Chains entries behind those of a file that has room for them.
     fn new(shape: Shape, file: Arc<IndexFile>, pending: &[Pending]) -> io::Result<Self> {
+        // Slots lie all over the file: through its map each costs no call. If a page of it could not be read, all are read once more.
+        let soundness = file.file.soundness();
+        let round = Self::chained(shape, Arc::clone(&file), pending, Shape::see_slot);
+        if round.is_ok() && soundness.holds() { round } else { Self::chained(shape, file, pending, Shape::read_slot) }
+    }
+
+    fn chained(
+        shape: Shape,
+        file: Arc<IndexFile>,
+        pending: &[Pending],
+        slot_of: fn(Shape, &dyn File, u32) -> io::Result<u32>,
+    ) -> io::Result<Self> {
         let mut header = file.header();
         let first = header.count;
         let mut entries = Vec::with_capacity(pending.len() * ENTRY_BYTES);
@@ -575,7 +591,7 @@ impl Round {
             let slot = pending.key_hash % shape.slots;
             let previous = match heads.get(&slot) {
                 Some(&head) => head,
-                None => Some(shape.read_slot(&*file.file, slot)?).filter(|&head| head < first).unwrap_or(0),
+                None => Some(slot_of(shape, &*file.file, slot)?).filter(|&head| head < first).unwrap_or(0),
             };
             let seconds = pending.stored_at.0.saturating_sub(header.begin_time).max(0) / 1000;
             let seconds = if header.begin_time > 0 { i32::try_from(seconds).unwrap_or(i32::MAX) } else { 0 };
@@ -625,6 +641,12 @@ impl Shape {
         let mut bytes = [0; 4];
         file.read_at(self.slot_at(slot), &mut bytes)?;
         Ok(u32::from_be_bytes(bytes))
+    }
+
+    /// As [`Shape::read_slot`], through the map of the file.
+    fn see_slot(self, file: &dyn File, slot: u32) -> io::Result<u32> {
+        let bytes = file.slice(self.slot_at(slot), SLOT_BYTES as usize)?;
+        Ok(bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes)))
     }
 
     fn read_entry(self, file: &dyn File, number: u32) -> io::Result<IndexEntry> {

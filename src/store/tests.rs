@@ -221,6 +221,45 @@ fn store_12_a_refused_message_takes_no_queue_offset() {
 }
 
 #[test]
+fn of_messages_that_came_together_a_refused_one_harms_no_other() {
+    let rig = Rig::new();
+    let store = rig.open();
+    let mut bodies_sent: Vec<Vec<u8>> = (0..4).map(|n| format!("message {n:04}").into_bytes()).collect();
+    bodies_sent.insert(2, vec![b'x'; 16 * 1024 + 1]);
+
+    let outcomes = store.append_each(bodies_sent.iter().map(|body| draft("orders", 0, body)).collect());
+
+    let offsets: Vec<Option<u64>> =
+        outcomes.iter().map(|outcome| outcome.as_ref().ok().map(|appended| appended.queue_offset.0)).collect();
+    assert_eq!(offsets, [Some(0), Some(1), None, Some(2), Some(3)]);
+    assert!(matches!(outcomes[2], Err(AppendError::BodyTooLarge { .. })));
+    dispatch_all(&store);
+    assert_eq!(bodies(&store, "orders", 0), numbered(4));
+}
+
+#[test]
+fn of_messages_that_came_together_those_that_find_room_are_stored_if_not_all_do() {
+    let disk = MemoryDirectory::new();
+    let rig = Rig::new();
+    let env = Env { directory: Arc::new(disk.clone()), ..rig.env() };
+    let store = MessageStore::open(rig.options.clone(), env, Vec::new()).unwrap();
+    let body = |n: usize| format!("message {n:04}").into_bytes();
+    store.append(draft("orders", 0, &body(0))).unwrap();
+    // The rest of the segment is too short for all of them, and there is no other.
+    disk.fail_under(Path::new("commitlog"), Operation::Create, 0, std::io::ErrorKind::StorageFull, u64::MAX);
+
+    let outcomes = store.append_each((1..2000).map(|n| draft("orders", 0, &body(n))).collect());
+
+    let taken = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
+    assert!(taken > 100 && taken < 1999, "{taken}");
+    assert!(outcomes[taken..].iter().all(Result::is_err));
+    let offsets = outcomes[..taken].iter().map(|outcome| outcome.as_ref().unwrap().queue_offset.0);
+    assert!(offsets.eq(1..=taken as u64));
+    dispatch_all(&store);
+    assert_eq!(bodies(&store, "orders", 0), numbered(taken + 1));
+}
+
+#[test]
 fn store_13_store_time_never_falls_when_the_wall_clock_steps_back() {
     let rig = Rig::new();
     let store = rig.open();

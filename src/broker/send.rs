@@ -35,6 +35,9 @@ const TOGETHER_MAX: usize = 256;
 /// No more messages are appended together with so many bytes of body.
 const TOGETHER_BYTES: usize = 1 << 20;
 
+/// About as many bytes as a reply has.
+const FRAME_BYTES: usize = 288;
+
 /// A message on its way into the store.
 struct Sent {
     responder: Responder,
@@ -59,8 +62,9 @@ pub(super) fn handle_some(
     requests: &mut VecDeque<(Command, Responder)>,
 ) {
     let options = broker.options();
-    let (mut sent, mut drafts, mut bytes) = (Vec::new(), Vec::new(), 0);
-    while sent.len() < TOGETHER_MAX && bytes < TOGETHER_BYTES {
+    let count_max = requests.len().min(TOGETHER_MAX);
+    let (mut sent, mut drafts, mut bytes) = (Vec::with_capacity(count_max), Vec::with_capacity(count_max), 0);
+    while sent.len() < count_max && bytes < TOGETHER_BYTES {
         let Some((request, responder)) = requests.pop_front_if(|(request, _)| is_single(request)) else { break };
         let known = drafts.last().map(|draft: &MessageDraft| &draft.topic);
         match prepare(broker, &options, connection, &request, known) {
@@ -82,7 +86,7 @@ pub(super) fn handle_some(
     }
     let appended = blocking(|| broker.store.append_each(drafts));
     let syncs = broker.store.waits_for_sync();
-    let (mut at_once, mut when_durable) = (Replies::new(connection), Replies::new(connection));
+    let (mut at_once, mut when_durable) = (Replies::new(connection, count_max), Replies::new(connection, count_max));
     let mut end = PhysicalOffset::ZERO;
     for (sent, appended) in sent.into_iter().zip(appended) {
         match appended {
@@ -108,13 +112,15 @@ pub(super) fn handle_some(
 /// Replies to sends over one connection, ready to be sent together.
 struct Replies {
     connection: Arc<Connection>,
+    count: usize,
     frames: BytesMut,
     responders: Vec<Responder>,
 }
 
 impl Replies {
-    fn new(connection: &Arc<Connection>) -> Self {
-        Self { connection: Arc::clone(connection), frames: BytesMut::new(), responders: Vec::new() }
+    /// None yet, with room for `count` once there is one.
+    fn new(connection: &Arc<Connection>, count: usize) -> Self {
+        Self { connection: Arc::clone(connection), count, frames: BytesMut::new(), responders: Vec::new() }
     }
 
     fn is_empty(&self) -> bool {
@@ -122,6 +128,10 @@ impl Replies {
     }
 
     fn push(&mut self, responder: Responder, reply: &SendReplyHeader) {
+        if self.responders.is_empty() {
+            self.frames.reserve(self.count * FRAME_BYTES);
+            self.responders.reserve(self.count);
+        }
         let (opaque, encoding) = responder.address();
         // One that fits no frame is answered with an error: its responder is dropped.
         if responder.is_oneway() || reply.encode_frame(opaque, encoding, &mut self.frames).is_ok() {
@@ -346,7 +356,12 @@ fn redirect_dead_letter(
 }
 
 fn properties(header: &SendHeader) -> Properties {
-    Properties::from_text(header.properties.as_ref().map(|text| text.as_bytes().to_vec()).unwrap_or_default())
+    // Broker and plugins are about to add some.
+    const ADDED_BYTES: usize = 160;
+    let text = header.properties.as_ref().map(|text| text.as_bytes()).unwrap_or_default();
+    let mut properties = Vec::with_capacity(text.len() + ADDED_BYTES);
+    properties.extend_from_slice(text);
+    Properties::from_text(properties)
 }
 
 /// Whether the producer wants its answer only when the message is durable.
@@ -360,16 +375,16 @@ fn reply(
     appended: &[Appended],
     transaction_id: Option<Text>,
 ) -> SendReplyHeader {
-    let ids: Vec<_> = appended
-        .iter()
-        .map(|appended| {
-            let id = MessageId { store_host: options.advertised, physical_offset: appended.position };
-            id.to_string()
-        })
-        .collect();
+    let id = |appended: &Appended| {
+        MessageId { store_host: options.advertised, physical_offset: appended.position }.to_string()
+    };
+    let msg_id = match appended {
+        [one] => id(one),
+        many => many.iter().map(id).collect::<Vec<_>>().join(","),
+    };
     let first = appended.first().map_or(0, |first| first.queue_offset.0);
     SendReplyHeader {
-        msg_id: ids.join(",").into(),
+        msg_id: msg_id.into(),
         queue_id: i32::try_from(queue_id.0).unwrap_or(i32::MAX),
         queue_offset: i64::try_from(first).unwrap_or(i64::MAX),
         transaction_id,

@@ -4,6 +4,7 @@ mod delay_text;
 mod message;
 mod offset;
 mod properties;
+pub(crate) mod swar;
 mod timestamp;
 mod topic;
 

@@ -8,7 +8,8 @@
 use std::{borrow::Cow, fmt, iter};
 
 use bytes::Bytes;
-use memchr::memchr;
+
+use super::swar::{eight, find, zeros};
 
 const NAME_END: u8 = 1;
 const PAIR_END: u8 = 2;
@@ -107,10 +108,9 @@ impl Properties {
     pub fn remove(&mut self, name: &str) -> bool {
         let mut removed = false;
         let mut from = 0;
-        while from < self.text.len() {
-            let end = memchr(PAIR_END, &self.text[from..]).map_or(self.text.len(), |at| from + at + 1);
-            let piece = &self.text[from..end];
-            if piece.len() > name.len() && piece.starts_with(name.as_bytes()) && piece[name.len()] == NAME_END {
+        while let Some((piece, name_end)) = take_piece(&mut &self.text[from..]) {
+            let end = from + piece.len();
+            if name_end.is_some_and(|name_end| &piece[..name_end] == name.as_bytes()) {
                 self.text.drain(from..end);
                 removed = true;
             } else {
@@ -128,10 +128,9 @@ impl Properties {
             gone.iter().any(|gone| is_named(gone)) || new.iter().any(|(gone, _)| is_named(gone))
         };
         let (mut from, mut kept) = (0, 0);
-        while from < self.text.len() {
-            let end = memchr(PAIR_END, &self.text[from..]).map_or(self.text.len(), |at| from + at + 1);
-            let piece = &self.text[from..end];
-            let is_gone = memchr(NAME_END, piece).is_some_and(|name_end| goes(&piece[..name_end]));
+        while let Some((piece, name_end)) = take_piece(&mut &self.text[from..]) {
+            let end = from + piece.len();
+            let is_gone = name_end.is_some_and(|name_end| goes(&piece[..name_end]));
             if !is_gone {
                 if kept != from {
                     self.text.copy_within(from..end, kept);
@@ -188,6 +187,26 @@ impl From<Bytes> for Properties {
     }
 }
 
+/// Takes a piece off the front of a text, its separator included; says where its name ends, if it has one.
+fn take_piece<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], Option<usize>)> {
+    if rest.is_empty() {
+        return None;
+    }
+    let is_separator = |byte| byte == NAME_END || byte == PAIR_END;
+    let separators = |bytes| zeros(bytes ^ eight(NAME_END)) | zeros(bytes ^ eight(PAIR_END));
+    let first = find(rest, separators, is_separator);
+    let name_end = first.filter(|at| rest[*at] == NAME_END);
+    let end = match name_end {
+        Some(at) => {
+            find(&rest[at..], |bytes| zeros(bytes ^ eight(PAIR_END)), |byte| byte == PAIR_END).map(|end| at + end)
+        }
+        None => first,
+    };
+    let (piece, behind) = rest.split_at(end.map_or(rest.len(), |end| end + 1));
+    *rest = behind;
+    Some((piece, name_end))
+}
+
 impl<'a> PropertiesView<'a> {
     /// Reads the text of a record or a request.
     pub fn new(text: &'a [u8]) -> Self {
@@ -197,19 +216,16 @@ impl<'a> PropertiesView<'a> {
     /// The pairs in the order of the text, those that readers drop left out.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut rest = self.text;
-        let pieces = iter::from_fn(move || {
-            if rest.is_empty() {
-                return None;
+        iter::from_fn(move || {
+            loop {
+                let (piece, name_end) = take_piece(&mut rest)?;
+                let Some(name_end) = name_end else { continue };
+                let piece = piece.strip_suffix(&[PAIR_END]).unwrap_or(piece);
+                let (name, value) = (&piece[..name_end], &piece[name_end + 1..]);
+                if piece.len() >= PAIR_BYTES_MIN && !name.is_empty() && !value.is_empty() {
+                    return Some((name, value));
+                }
             }
-            let end = memchr(PAIR_END, rest).unwrap_or(rest.len());
-            let piece = &rest[..end];
-            rest = rest.get(end + 1..).unwrap_or_default();
-            Some(piece)
-        });
-        pieces.filter_map(|piece| {
-            let name_end = memchr(NAME_END, piece)?;
-            let (name, value) = (&piece[..name_end], &piece[name_end + 1..]);
-            (piece.len() >= PAIR_BYTES_MIN && !name.is_empty() && !value.is_empty()).then_some((name, value))
         })
     }
 

@@ -16,6 +16,7 @@ use super::ext::{EXT_FIELDS_MAX, ExtFields, Part};
 use super::frame::FrameError;
 use super::language::Language;
 use super::text::Text;
+use crate::model::swar::{eight, find, zeros};
 
 pub(super) fn encode<'f>(head: &Head<'_>, mut fields: impl Iterator<Item = (&'f str, &'f str)>, output: &mut BytesMut) {
     output.put_slice(b"{\"code\":");
@@ -54,12 +55,25 @@ fn put_number(output: &mut BytesMut, number: i32) {
     output.put_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
+/// Index of the first quote or backslash.
+fn find_end(bytes: &[u8]) -> Option<usize> {
+    let marks = |bytes| zeros(bytes ^ eight(b'"')) | zeros(bytes ^ eight(b'\\'));
+    find(bytes, marks, |byte| byte == b'"' || byte == b'\\')
+}
+
+/// Index of the first byte that a string cannot hold as it is.
+fn find_special(bytes: &[u8]) -> Option<usize> {
+    let controls = |bytes: u64| bytes.wrapping_sub(eight(0x20)) & !bytes & eight(0x80);
+    let marks = |bytes| controls(bytes) | zeros(bytes ^ eight(b'"')) | zeros(bytes ^ eight(b'\\'));
+    find(bytes, marks, |byte| byte < 0x20 || byte == b'"' || byte == b'\\')
+}
+
 /// Writes a quoted string: runs of bytes that need no escape are copied whole.
 fn put_string(output: &mut BytesMut, text: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     output.put_u8(b'"');
     let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| *byte < 0x20 || *byte == b'"' || *byte == b'\\') {
+    while let Some(at) = find_special(rest) {
         output.put_slice(&rest[..at]);
         match rest[at] {
             b'"' => output.put_slice(b"\\\""),
@@ -284,16 +298,8 @@ impl Input<'_> {
 
     /// Goes on to the next quote or backslash; tells which.
     fn scan(&mut self) -> Result<u8, FrameError> {
-        // Most strings are too short for the call of a search to pay.
-        const SHORT_BYTES: usize = 16;
         let rest = &self.bytes[self.at..];
-        let is_end = |byte: &u8| *byte == b'"' || *byte == b'\\';
-        let near = rest.iter().take(SHORT_BYTES).position(is_end);
-        let found = near.or_else(|| {
-            let far = memchr::memchr2(b'"', b'\\', rest.get(SHORT_BYTES..)?)?;
-            Some(SHORT_BYTES + far)
-        });
-        self.at += found.unwrap_or(rest.len());
+        self.at += find_end(rest).unwrap_or(rest.len());
         self.peek().ok_or_else(|| self.error("the header ends within a string"))
     }
 
@@ -366,5 +372,24 @@ impl Input<'_> {
         }
         self.at += 4;
         Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_eight_bytes_at_once_is_what_is_found_one_by_one() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..20_000 {
+            let text: Vec<u8> = (0..random.usize(..40))
+                .map(|_| *random.choice(b"\0\x1f !\"#[\\]a\x7f\x80\x9f\xa2\xdc\xff").unwrap_or(&0))
+                .collect();
+            let text = if random.bool() { [&[b'x'; 24][..random.usize(..24)], &text].concat() } else { text };
+            let is_end = |byte: &u8| *byte == b'"' || *byte == b'\\';
+            assert_eq!(find_end(&text), text.iter().position(is_end), "{text:?}");
+            assert_eq!(find_special(&text), text.iter().position(|byte| *byte < 0x20 || is_end(byte)), "{text:?}");
+        }
     }
 }

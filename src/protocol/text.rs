@@ -7,8 +7,8 @@ use std::ops::{Deref, Range};
 
 use bytes::Bytes;
 
-/// Longest string kept inside a [`Text`] itself, in bytes: nearly every header key and value.
-const INLINE_BYTES: usize = 30;
+/// Longest string kept inside a [`Text`] itself, in bytes: nearly every header key and value, message ids and unique keys among them.
+const INLINE_BYTES: usize = 38;
 /// Shorter strings are copied out of their frame: names are kept for long, and a slice would keep a whole read buffer with them.
 const SHARED_BYTES_MIN: usize = 256;
 

@@ -8,6 +8,7 @@ use std::{
 
 use crate::model::PhysicalOffset;
 
+const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 /// Digits with an IPv4 store host: address 4 bytes, port 4, offset 8.
 const DIGITS_V4: usize = 32;
 /// Digits with an IPv6 store host: address 16 bytes, port 4, offset 8.
@@ -56,11 +57,22 @@ pub enum MessageIdError {
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut text, mut end) = ([0; DIGITS_V6], 0);
+        let mut put = |bytes: &[u8]| {
+            for byte in bytes {
+                for digit in [byte >> 4, byte & 15] {
+                    text[end] = DIGITS[usize::from(digit)];
+                    end += 1;
+                }
+            }
+        };
         match self.store_host.ip() {
-            IpAddr::V4(address) => write!(f, "{:08X}", u32::from(address))?,
-            IpAddr::V6(address) => write!(f, "{:032X}", u128::from(address))?,
+            IpAddr::V4(address) => put(&address.octets()),
+            IpAddr::V6(address) => put(&address.octets()),
         }
-        write!(f, "{:08X}{:016X}", self.store_host.port(), self.physical_offset.0)
+        put(&u32::from(self.store_host.port()).to_be_bytes());
+        put(&self.physical_offset.0.to_be_bytes());
+        f.write_str(std::str::from_utf8(&text[..end]).unwrap_or_default())
     }
 }
 

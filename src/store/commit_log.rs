@@ -111,6 +111,16 @@ struct EncodedRecord {
 }
 
 impl Encoded {
+    /// None yet, with room for these drafts.
+    pub(super) fn with_room_for(drafts: &[MessageDraft]) -> Self {
+        let bytes = |draft: &MessageDraft| draft.body.len() + draft.properties.len() + RECORD_EXTRA_BYTES as usize;
+        Self {
+            bytes: Vec::with_capacity(drafts.iter().map(bytes).sum()),
+            records: Vec::with_capacity(drafts.len()),
+            room_bytes: 0,
+        }
+    }
+
     /// Encodes a draft behind those already there. `mark` is the index of the plugin that marked it, and its mark.
     pub(super) fn push(&mut self, draft: &MessageDraft, mark: Option<(usize, Mark)>) -> Result<(), AppendError> {
         let range = encode(draft, &mut self.bytes)?;
@@ -367,6 +377,7 @@ impl CommitLog {
         self.make_room(writer, if together { total } else { 0 }, attempt)?;
 
         let mut appended = Vec::with_capacity(encoded.records.len());
+        attempt.placed.reserve(encoded.records.len());
         let mut run = 0..0;
         for (index, record) in encoded.records.iter().enumerate() {
             let bytes = record.range.len() as u64;

@@ -258,7 +258,7 @@ impl MessageStore {
     /// Appends messages that came together, each by itself: one that is refused leaves the others as they are. Gives what became of each, in
     /// order. They take one lock and one write, if all goes well.
     pub fn append_each(&self, drafts: Vec<MessageDraft>) -> Vec<Result<Appended, AppendError>> {
-        let mut encoded = Encoded::default();
+        let mut encoded = Encoded::with_room_for(&drafts);
         let admitted = drafts.into_iter().map(|mut draft| {
             let before = encoded.mark();
             let admitted = self.admit(&mut draft, None, &mut encoded).and_then(|()| {
@@ -296,7 +296,7 @@ impl MessageStore {
         drafts: Vec<MessageDraft>,
     ) -> Result<Vec<Appended>, AppendError> {
         let append = || {
-            let mut encoded = Encoded::default();
+            let mut encoded = Encoded::with_room_for(&drafts);
             for mut draft in drafts {
                 self.admit(&mut draft, envelope, &mut encoded)?;
             }
@@ -308,7 +308,7 @@ impl MessageStore {
     }
 
     pub(super) fn append_past_plugins(&self, drafts: &[MessageDraft]) -> Result<Vec<Appended>, AppendError> {
-        let mut encoded = Encoded::default();
+        let mut encoded = Encoded::with_room_for(drafts);
         for draft in drafts {
             encoded.push(draft, None)?;
         }

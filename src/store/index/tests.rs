@@ -21,7 +21,14 @@ fn small(directory: &MemoryDirectory) -> Index {
 
 /// Puts the record that is the `at`-th of the log.
 fn put(index: &Index, key: &str, at: u64) {
-    index.put(TOPIC, std::iter::once(key), PhysicalOffset(at * 100), Timestamp(BEGIN + i64::try_from(at).unwrap() * 1000)).unwrap();
+    index
+        .put(
+            TOPIC,
+            std::iter::once(key),
+            PhysicalOffset(at * 100),
+            Timestamp(BEGIN + i64::try_from(at).unwrap() * 1000),
+        )
+        .unwrap();
 }
 
 fn found(index: &Index, key: &str) -> Vec<u64> {

@@ -71,11 +71,12 @@ pub(super) fn handle_some(
             Err(failure) => refuse(&options, responder, failure),
             Ok(draft) => {
                 bytes += draft.body.len();
+                let [unique_key, wait] = draft.properties.view().find([names::UNIQ_KEY, names::WAIT]);
                 sent.push(Sent {
                     responder,
                     queue_id: draft.queue_id,
-                    unique_key: draft.properties.get(names::UNIQ_KEY).map(Text::from),
-                    waits: waits(&draft.properties),
+                    unique_key: unique_key.and_then(|key| std::str::from_utf8(key).ok()).map(Text::from),
+                    waits: wait.is_none_or(|wait| !wait.eq_ignore_ascii_case(b"false")),
                 });
                 drafts.push(draft);
             }
@@ -197,7 +198,7 @@ fn prepare(
     request: &Command,
     known: Option<&Topic>,
 ) -> Result<MessageDraft, Failure> {
-    let header = SendHeader::decode(request.code, &request.ext)?;
+    let mut header = SendHeader::decode(request.code, &request.ext)?;
     let topic = check_topic(broker, options, &header)?;
     let queue_id = choose_queue(&header, &topic)?;
     if request.body.is_empty() {
@@ -205,8 +206,8 @@ fn prepare(
     }
     let name = header.topic.as_str();
     let topic = known.filter(|known| known.as_str() == name).cloned().unwrap_or_else(|| Topic::new(name));
-    let part =
-        Part { topic, queue_id, flag: header.flag, properties: properties(&header), body: request.body.to_bytes() };
+    let (properties, body) = (properties(&mut header), request.body.to_bytes());
+    let part = Part { topic, queue_id, flag: header.flag, properties, body };
     let mut draft = draft(broker, options, connection, &header, part)?;
     redirect_dead_letter(broker, &header, request.version, &mut draft)?;
     Ok(draft)
@@ -248,7 +249,9 @@ fn store_batch(
     connection: &Connection,
     request: &Command,
 ) -> Result<(SendReplyHeader, PhysicalOffset, bool), Failure> {
-    let header = &SendHeader::decode(request.code, &request.ext)?;
+    let mut header = SendHeader::decode(request.code, &request.ext)?;
+    let envelope = properties(&mut header);
+    let header = &header;
     let topic = check_topic(broker, options, header)?;
     let queue_id = choose_queue(header, &topic)?;
     let body = &request.body.to_bytes();
@@ -260,7 +263,6 @@ fn store_batch(
     if body.len() > max {
         return Err(illegal(format!("the batch has {} bytes, more than maxMessageSize = {max}", body.len())));
     }
-    let envelope = properties(header);
     let members = decode_batch(body).map_err(|error| illegal(error.to_string()))?;
     let name = Topic::new(header.topic.as_str());
     let drafts = members.into_iter().map(|member| {
@@ -302,12 +304,20 @@ fn draft(
 ) -> Result<MessageDraft, Failure> {
     let Part { topic, queue_id, flag, mut properties, body } = part;
     let sys_flag = SysFlag(header.sys_flag & !SysFlag::OF_THE_BROKER);
-    let [transaction, unique_key] = properties.view().find([names::TRAN_MSG, names::UNIQ_KEY]);
+    let [transaction, unique_key, receipt, region, trace_on, cluster] = properties.view().find([
+        names::TRAN_MSG,
+        names::UNIQ_KEY,
+        names::POP_CK,
+        names::MSG_REGION,
+        names::TRACE_ON,
+        names::CLUSTER,
+    ]);
     // Until transactions exist nobody would ever end this one.
     if transaction.is_some_and(|value| value.eq_ignore_ascii_case(b"true")) || !sys_flag.is_queued() {
         let remark = format!("the broker[{}] does not support transactional messages yet", options.name);
         return Err(Failure::new(ResponseCode::NO_PERMISSION, remark));
     }
+    let is_new = receipt.or(region).or(trace_on).or(cluster).is_none();
     let made = if unique_key.is_some() { None } else { Some(broker.unique_keys.next(broker.store.now())) };
     let own = [
         (names::UNIQ_KEY, made.as_deref().unwrap_or_default().as_bytes()),
@@ -315,7 +325,12 @@ fn draft(
         (names::TRACE_ON, if options.trace_on { &b"true"[..] } else { b"false" }),
         (names::CLUSTER, options.cluster.as_bytes()),
     ];
-    properties.replace(&[names::POP_CK], if made.is_some() { &own } else { &own[1..] });
+    let own = if made.is_some() { &own } else { &own[1..] };
+    if is_new {
+        own.iter().for_each(|(name, value)| properties.add(name, value));
+    } else {
+        properties.replace(&[names::POP_CK], own);
+    }
     Ok(MessageDraft {
         topic,
         queue_id,
@@ -355,13 +370,12 @@ fn redirect_dead_letter(
     Ok(())
 }
 
-fn properties(header: &SendHeader) -> Properties {
+fn properties(header: &mut SendHeader) -> Properties {
     // Broker and plugins are about to add some.
     const ADDED_BYTES: usize = 160;
-    let text = header.properties.as_ref().map(|text| text.as_bytes()).unwrap_or_default();
-    let mut properties = Vec::with_capacity(text.len() + ADDED_BYTES);
-    properties.extend_from_slice(text);
-    Properties::from_text(properties)
+    let mut text = header.properties.take().map(|text| String::from(text).into_bytes()).unwrap_or_default();
+    text.reserve(ADDED_BYTES);
+    Properties::from_text(text)
 }
 
 /// Whether the producer wants its answer only when the message is durable.

@@ -57,22 +57,24 @@ pub(super) fn admit(
     if draft.topic.as_str() == HALF_TOPIC {
         return Err(refusal(RefusalKind::NotPermitted, "a half message cannot be delayed".into()));
     }
-    reroute(draft, level).map_err(|error| illegal(&error.to_string()))?;
+    reroute(draft, asked, level).map_err(|error| illegal(&error.to_string()))?;
     Ok(Some(level))
 }
 
 /// Turns a draft into the waiting form. Both forms must be possible as records: the restored one has the properties of the waiting one.
-fn reroute(draft: &mut MessageDraft, level: DelayLevel) -> Result<(), RecordError> {
+fn reroute(draft: &mut MessageDraft, asked: Asked, level: DelayLevel) -> Result<(), RecordError> {
     let (mut level_text, mut queue_text) = (itoa::Buffer::new(), itoa::Buffer::new());
     let real_topic = draft.topic.clone();
-    draft.properties.replace(
-        &TIMER_NAMES,
-        &[
-            (names::DELAY, level_text.format(level.number()).as_bytes()),
-            (names::REAL_TOPIC, real_topic.as_bytes()),
-            (names::REAL_QID, queue_text.format(draft.queue_id.0).as_bytes()),
-        ],
-    );
+    let new = [
+        (names::DELAY, level_text.format(level.number()).as_bytes()),
+        (names::REAL_TOPIC, real_topic.as_bytes()),
+        (names::REAL_QID, queue_text.format(draft.queue_id.0).as_bytes()),
+    ];
+    if asked.is_plain && u32::try_from(asked.level) == Ok(level.number()) {
+        new[1..].iter().for_each(|(name, value)| draft.properties.add(name, value));
+    } else {
+        draft.properties.replace(&TIMER_NAMES, &new);
+    }
     encoded_bytes(draft)?;
     draft.topic = Topic::from_static(SCHEDULE_TOPIC);
     draft.queue_id = level.queue_id();
@@ -90,6 +92,8 @@ struct Asked {
     timer: bool,
     /// Whether it says where it goes when it waited.
     rerouted: bool,
+    /// Whether the level is written as the broker writes it, and nothing stands beside it that the waiting form replaces.
+    is_plain: bool,
 }
 
 impl Asked {
@@ -110,8 +114,15 @@ impl Asked {
                 .and_then(|text| text.parse().ok())
                 .ok_or_else(|| illegal("property DELAY must be a whole number of at most 32 bits"))?,
         };
-        let timer = timer_out.is_none() && seconds.or(ms).or(deliver_at).is_some();
-        Ok(Self { level, timer, rerouted: topic.or(queue).is_some() })
+        let timers = seconds.or(ms).or(deliver_at).is_some();
+        let rerouted = topic.or(queue).is_some();
+        let is_canonical = delay.is_some_and(|text| matches!(text.first(), Some(b'1'..=b'9')));
+        Ok(Self {
+            level,
+            timer: timers && timer_out.is_none(),
+            rerouted,
+            is_plain: is_canonical && !timers && !rerouted,
+        })
     }
 
     fn waits(self) -> bool {

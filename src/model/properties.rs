@@ -101,7 +101,7 @@ impl Properties {
     /// Sets `name` to `value`, replacing what was there. An empty value removes the name, since readers would drop the pair.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
         self.remove(name);
-        self.push(name, value.as_ref());
+        self.add(name, value.as_ref());
     }
 
     /// Removes every pair called `name`; says whether there was one.
@@ -141,11 +141,12 @@ impl Properties {
         }
         self.text.truncate(kept);
         for (name, value) in new {
-            self.push(name, value);
+            self.add(name, value);
         }
     }
 
-    fn push(&mut self, name: &str, value: &[u8]) {
+    /// Puts a pair at the end whose name is not there yet; an empty value adds nothing.
+    pub fn add(&mut self, name: &str, value: &[u8]) {
         if name.is_empty() || value.is_empty() {
             return;
         }

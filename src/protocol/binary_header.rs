@@ -8,12 +8,12 @@
 //!
 //! Source: Apache RocketMQ, `org.apache.rocketmq.remoting.protocol.RocketMQSerializable`.
 
-use std::{borrow::Cow, ops::Range};
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::command::{Body, Command, Encoding, Head};
-use super::ext::{EXT_FIELDS_MAX, ExtFields, Part};
+use super::ext::{EXT_FIELDS_MAX, ExtFields};
 use super::frame::FrameError;
 use super::language::Language;
 use super::text::Text;
@@ -29,7 +29,8 @@ pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
     let remark = input.text(remark)?;
     let ext_bytes = input.i32()?;
     let end = input.end_of(ext_bytes)?;
-    let mut ext = if ext_bytes > 0 { ExtFields::of_header(header, 16) } else { ExtFields::new() };
+    let mut ext =
+        if ext_bytes > 0 { ExtFields::with_text(String::with_capacity(header.len()), 16) } else { ExtFields::new() };
     while input.at < end {
         if ext.len() == EXT_FIELDS_MAX {
             return Err(FrameError::TooManyFields);
@@ -41,8 +42,8 @@ pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
         if input.at > end {
             return Err(FrameError::Header { at: end, reason: "a field runs over the end of the ext fields" });
         }
-        let [name_text, value_text] = [&name, &value].map(|range| String::from_utf8_lossy(&header[range.clone()]));
-        ext.push_parts(part(name, &name_text), part(value, &value_text));
+        let [name, value] = [name, value].map(|range| String::from_utf8_lossy(&header[range]));
+        ext.push_strs(&name, &value);
     }
     Ok(Command {
         code,
@@ -79,14 +80,6 @@ pub(super) fn encode<'f>(
     let ext_bytes = output.len() - ext_at - 4;
     (&mut output[ext_at..]).put_i32(ext_bytes as i32);
     Ok(())
-}
-
-/// A range of the header, or what it is read as if that is not UTF-8.
-fn part<'a>(range: Range<usize>, text: &'a Cow<'_, str>) -> Part<'a> {
-    match text {
-        Cow::Borrowed(_) => Part::Header(range),
-        Cow::Owned(text) => Part::Own(text),
-    }
 }
 
 /// Lengths beyond i32 cannot stand: such a frame is refused for its length right after.

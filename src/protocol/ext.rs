@@ -2,8 +2,6 @@
 
 use std::{fmt, ops::Range};
 
-use bytes::Bytes;
-
 use super::text::Text;
 
 /// Most ext fields a header may carry. Clients send about fifteen.
@@ -13,43 +11,24 @@ const SHOWN_BYTES_MAX: usize = 100;
 
 /// Name and value pairs in the order they were written. Of equal names the last one counts.
 ///
-/// Those of a frame stay where they are, as ranges of its header; what was written with escapes, and what is added, lies in a buffer beside it.
+/// All texts lie in one string, that of a header that was read as it came; a pair is two ranges of it.
 #[derive(Clone, Default)]
 pub struct ExtFields {
-    header: Bytes,
-    added: String,
+    text: String,
     fields: Vec<(Span, Span)>,
 }
 
-/// Where a text lies.
+/// Where a name or a value lies in the text.
 #[derive(Clone, Copy)]
-struct Span {
-    at: u32,
-    bytes: u32,
-    added: bool,
+pub(super) struct Span {
+    from: u32,
+    to: u32,
 }
 
-/// The value of an ext field.
-#[derive(Clone, Copy)]
-pub struct FieldValue<'a> {
-    ext: &'a ExtFields,
-    span: Span,
-}
-
-impl<'a> FieldValue<'a> {
-    /// The text.
-    pub fn as_str(self) -> &'a str {
-        self.ext.str_of(self.span)
-    }
-
-    /// The text to be kept; a long one is a slice of the frame it came in.
-    pub fn to_text(self) -> Text {
-        let Span { at, bytes, added } = self.span;
-        if added {
-            return Text::from(self.as_str());
-        }
-        let at = at as usize;
-        Text::from_range(&self.ext.header, at..at + bytes as usize)
+impl Span {
+    /// A range of the text, which is never longer than a frame.
+    pub(super) fn new(range: Range<usize>) -> Self {
+        Span { from: range.start as u32, to: range.end as u32 }
     }
 }
 
@@ -71,7 +50,7 @@ pub struct HeaderError {
 impl ExtFields {
     /// No fields; allocates nothing.
     pub const fn new() -> ExtFields {
-        ExtFields { header: Bytes::new(), added: String::new(), fields: Vec::new() }
+        ExtFields { text: String::new(), fields: Vec::new() }
     }
 
     /// No fields yet, with room for `count`.
@@ -79,68 +58,61 @@ impl ExtFields {
         ExtFields { fields: Vec::with_capacity(count), ..ExtFields::new() }
     }
 
-    /// No fields yet, with room for `count`; more will come as ranges of `header`.
-    pub(super) fn of_header(header: &Bytes, count: usize) -> ExtFields {
-        ExtFields { header: header.clone(), ..ExtFields::with_capacity(count) }
+    /// No fields yet, with room for `count`; they will be ranges of `text` or be added to it.
+    pub(super) fn with_text(text: String, count: usize) -> ExtFields {
+        ExtFields { text, ..ExtFields::with_capacity(count) }
     }
 
-    /// Adds a field at the end; its parts are ranges of the header that hold UTF-8, or texts of their own.
-    pub(super) fn push_parts(&mut self, name: Part<'_>, value: Part<'_>) {
-        let field = (self.keep(name), self.keep(value));
+    /// Adds a field at the end that lies in the text already.
+    pub(super) fn push_spans(&mut self, name: Span, value: Span) {
+        self.fields.push((name, value));
+    }
+
+    /// As [`ExtFields::push`].
+    pub(super) fn push_strs(&mut self, name: &str, value: &str) {
+        let field = (self.add(name), self.add(value));
         self.fields.push(field);
     }
 
-    fn keep(&mut self, part: Part<'_>) -> Span {
-        match part {
-            Part::Header(range) => Span { at: range.start as u32, bytes: range.len() as u32, added: false },
-            Part::Own(text) => {
-                let at = self.added.len();
-                self.added.push_str(text);
-                Span { at: at as u32, bytes: text.len() as u32, added: true }
-            }
-        }
+    /// Where more text can be added.
+    pub(super) fn text_mut(&mut self) -> &mut String {
+        &mut self.text
     }
 
-    fn bytes_of(&self, span: Span) -> &[u8] {
-        let range = span.at as usize..(span.at + span.bytes) as usize;
-        if span.added { &self.added.as_bytes()[range] } else { &self.header[range] }
+    fn add(&mut self, text: &str) -> Span {
+        let from = self.text.len();
+        self.text.push_str(text);
+        Span::new(from..self.text.len())
     }
 
-    fn str_of(&self, span: Span) -> &str {
-        // What is not UTF-8 was replaced when it was read.
-        std::str::from_utf8(self.bytes_of(span)).unwrap_or_default()
+    fn at(&self, span: Span) -> &str {
+        &self.text[span.from as usize..span.to as usize]
     }
 
     /// Sets `name` to `value`, in place of an earlier value.
     pub fn set(&mut self, name: impl Into<Text>, value: impl Into<Text>) {
         let name = name.into();
-        match self.fields.iter().rposition(|(found, _)| self.bytes_of(*found) == name.as_bytes()) {
-            Some(index) => self.fields[index].1 = self.keep(Part::Own(value.into().as_str())),
+        match self.fields.iter().rposition(|(found, _)| self.at(*found) == name.as_str()) {
+            Some(index) => self.fields[index].1 = self.add(value.into().as_str()),
             None => self.push(name, value),
         }
     }
 
     /// Adds a field at the end without looking for an earlier one of that name.
     pub fn push(&mut self, name: impl Into<Text>, value: impl Into<Text>) {
-        self.push_parts(Part::Own(name.into().as_str()), Part::Own(value.into().as_str()));
+        self.push_strs(name.into().as_str(), value.into().as_str());
     }
 
     /// Removes every field of that name.
     pub fn remove(&mut self, name: &str) {
         let mut fields = std::mem::take(&mut self.fields);
-        fields.retain(|(found, _)| self.bytes_of(*found) != name.as_bytes());
+        fields.retain(|(found, _)| self.at(*found) != name);
         self.fields = fields;
     }
 
     /// The value of a field.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.value(name).map(FieldValue::as_str)
-    }
-
-    /// The value of a field as it is kept.
-    pub fn value(&self, name: &str) -> Option<FieldValue<'_>> {
-        let found = self.fields.iter().rev().find(|(found, _)| self.bytes_of(*found) == name.as_bytes());
-        found.map(|(_, span)| FieldValue { ext: self, span: *span })
+        self.fields.iter().rev().find(|(found, _)| self.at(*found) == name).map(|(_, value)| self.at(*value))
     }
 
     /// The value of an i64 field; absent and empty are `None`.
@@ -148,7 +120,7 @@ impl ExtFields {
     /// # Errors
     /// The value is not a decimal number of 64 bits.
     pub fn i64(&self, name: &'static str) -> Result<Option<i64>, HeaderError> {
-        ExtValue::read(name, self.value(name))
+        ExtValue::read(name, self.get(name))
     }
 
     /// The value of an i32 field; absent and empty are `None`.
@@ -156,7 +128,7 @@ impl ExtFields {
     /// # Errors
     /// The value is not a decimal number of 32 bits.
     pub fn i32(&self, name: &'static str) -> Result<Option<i32>, HeaderError> {
-        ExtValue::read(name, self.value(name))
+        ExtValue::read(name, self.get(name))
     }
 
     /// The value of a boolean field: `true` in any case is true, any other text is false, as in Java.
@@ -174,12 +146,7 @@ impl ExtFields {
 
     /// All pairs in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.fields.iter().map(|(name, value)| (self.str_of(*name), self.str_of(*value)))
-    }
-
-    /// All pairs in order, the names as bytes.
-    pub(super) fn values(&self) -> impl Iterator<Item = (&[u8], FieldValue<'_>)> {
-        self.fields.iter().map(|(name, value)| (self.bytes_of(*name), FieldValue { ext: self, span: *value }))
+        self.fields.iter().map(|(name, value)| (self.at(*name), self.at(*value)))
     }
 
     /// How many pairs there are.
@@ -191,14 +158,6 @@ impl ExtFields {
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
-}
-
-/// A part of a field as it is read.
-pub(super) enum Part<'a> {
-    /// It stands in the header.
-    Header(Range<usize>),
-    /// It does not, or not like this.
-    Own(&'a str),
 }
 
 impl PartialEq for ExtFields {
@@ -229,7 +188,7 @@ pub trait ExtValue: Sized {
     ///
     /// # Errors
     /// The field is missing though the type needs it, or holds something else.
-    fn read(name: &'static str, value: Option<FieldValue<'_>>) -> Result<Self, HeaderError>;
+    fn read(name: &'static str, value: Option<&str>) -> Result<Self, HeaderError>;
 
     /// Adds the value to `ext` under `name`; an absent optional value adds nothing.
     fn write(&self, name: &'static str, ext: &mut ExtFields);
@@ -237,10 +196,9 @@ pub trait ExtValue: Sized {
 
 fn number<N: std::str::FromStr>(
     name: &'static str,
-    value: Option<FieldValue<'_>>,
+    value: Option<&str>,
     wanted: &'static str,
 ) -> Result<N, HeaderError> {
-    let value = value.map(FieldValue::as_str);
     let wrong = |value: Option<&str>| HeaderError { field: name, value: value.map(beginning), wanted };
     value.ok_or_else(|| wrong(None))?.parse().map_err(|_| wrong(value))
 }
@@ -251,7 +209,7 @@ fn beginning(value: &str) -> String {
 }
 
 impl ExtValue for i32 {
-    fn read(name: &'static str, value: Option<FieldValue<'_>>) -> Result<Self, HeaderError> {
+    fn read(name: &'static str, value: Option<&str>) -> Result<Self, HeaderError> {
         number(name, value, "a decimal number of 32 bits")
     }
 
@@ -261,7 +219,7 @@ impl ExtValue for i32 {
 }
 
 impl ExtValue for i64 {
-    fn read(name: &'static str, value: Option<FieldValue<'_>>) -> Result<Self, HeaderError> {
+    fn read(name: &'static str, value: Option<&str>) -> Result<Self, HeaderError> {
         number(name, value, "a decimal number of 64 bits")
     }
 
@@ -271,9 +229,9 @@ impl ExtValue for i64 {
 }
 
 impl ExtValue for bool {
-    fn read(name: &'static str, value: Option<FieldValue<'_>>) -> Result<Self, HeaderError> {
+    fn read(name: &'static str, value: Option<&str>) -> Result<Self, HeaderError> {
         let value = value.ok_or(HeaderError { field: name, value: None, wanted: "true or false" })?;
-        Ok(value.as_str().eq_ignore_ascii_case("true"))
+        Ok(value.eq_ignore_ascii_case("true"))
     }
 
     fn write(&self, name: &'static str, ext: &mut ExtFields) {
@@ -282,8 +240,8 @@ impl ExtValue for bool {
 }
 
 impl ExtValue for Text {
-    fn read(name: &'static str, value: Option<FieldValue<'_>>) -> Result<Self, HeaderError> {
-        value.map(FieldValue::to_text).ok_or(HeaderError { field: name, value: None, wanted: "a text" })
+    fn read(name: &'static str, value: Option<&str>) -> Result<Self, HeaderError> {
+        value.map(Text::from).ok_or(HeaderError { field: name, value: None, wanted: "a text" })
     }
 
     fn write(&self, name: &'static str, ext: &mut ExtFields) {
@@ -292,9 +250,9 @@ impl ExtValue for Text {
 }
 
 impl<V: ExtValue + Optional> ExtValue for Option<V> {
-    fn read(name: &'static str, value: Option<FieldValue<'_>>) -> Result<Self, HeaderError> {
+    fn read(name: &'static str, value: Option<&str>) -> Result<Self, HeaderError> {
         match value {
-            Some(FieldValue { span, .. }) if V::EMPTY_IS_VALUE || span.bytes > 0 => V::read(name, value).map(Some),
+            Some(text) if V::EMPTY_IS_VALUE || !text.is_empty() => V::read(name, value).map(Some),
             _ => Ok(None),
         }
     }

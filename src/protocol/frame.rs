@@ -114,7 +114,7 @@ pub fn decode(input: &mut BytesMut) -> Result<Option<Command>, FrameError> {
     frame.advance(PREFIX_BYTES);
     let header = frame.split_to(header as usize);
     let mut command = match encoding {
-        Encoding::Json => json_header::decode(header)?,
+        Encoding::Json => json_header::decode(&header)?,
         Encoding::Binary => binary_header::decode(&header)?,
     };
     command.body = Body::from(frame);

@@ -9,13 +9,12 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 
 use super::command::{Body, Command, Encoding, Head};
-use super::ext::{EXT_FIELDS_MAX, ExtFields, Part};
+use super::ext::{EXT_FIELDS_MAX, ExtFields, Span};
 use super::frame::FrameError;
 use super::language::Language;
-use super::text::Text;
 use crate::model::swar::{eight, find, zeros};
 
 pub(super) fn encode<'f>(head: &Head<'_>, mut fields: impl Iterator<Item = (&'f str, &'f str)>, output: &mut BytesMut) {
@@ -91,13 +90,12 @@ fn put_string(output: &mut BytesMut, text: &[u8]) {
     output.put_u8(b'"');
 }
 
-pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
+pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     // As in Java, bytes that are not UTF-8 become U+FFFD.
-    let header = match std::str::from_utf8(&header) {
-        Ok(_) => header,
-        Err(_) => Bytes::from(String::from_utf8_lossy(&header).into_owned()),
-    };
-    let mut input = Input { header: &header, bytes: &header, at: 0 };
+    let header = String::from_utf8_lossy(header);
+    let mut text = String::with_capacity(header.len() + UNESCAPED_BYTES);
+    text.push_str(&header);
+    let mut input = Input { end: text.len(), text, at: 0 };
     let mut command = Command {
         code: 0,
         language: Language::OTHER,
@@ -110,19 +108,18 @@ pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
         encoding: Encoding::Json,
     };
     input.object(|input, name| {
-        match input.bytes_of(&name) {
+        match &input.text.as_bytes()[name] {
             b"code" => command.code = input.number()?,
             b"flag" => command.flag = input.number()?,
             b"opaque" => command.opaque = input.number()?,
             b"version" => command.version = input.number()?,
             b"language" => {
                 let name = input.value()?;
-                command.language =
-                    name.map_or(Language::OTHER, |name| Language::from_name(input.text_of(name).as_str()));
+                command.language = name.map_or(Language::OTHER, |name| Language::from_name(&input.text[name]));
             }
             b"remark" => {
-                let remark = input.value()?.map(|remark| input.text_of(remark));
-                command.remark = remark.filter(|remark| !remark.is_empty()).map(String::from);
+                let remark = input.value()?.filter(|remark| !remark.is_empty());
+                command.remark = remark.map(|remark| input.text[remark].to_owned());
             }
             b"extFields" => command.ext = input.ext()?,
             _ => _ = input.value()?,
@@ -130,57 +127,38 @@ pub(super) fn decode(header: Bytes) -> Result<Command, FrameError> {
         Ok(())
     })?;
     input.space();
-    if input.at < header.len() {
+    if input.at < input.end {
         return Err(input.error("something follows the JSON object"));
+    }
+    if !command.ext.is_empty() {
+        *command.ext.text_mut() = input.text;
     }
     Ok(command)
 }
 
-struct Input<'a> {
-    header: &'a Bytes,
-    /// The same bytes; whole and in pieces cut at quotes they are UTF-8.
-    bytes: &'a [u8],
+/// Room made for what is read without its escapes: properties are most of it, and rarely longer.
+const UNESCAPED_BYTES: usize = 256;
+
+struct Input {
+    /// The header, and behind it what stands in it with escapes, without them.
+    text: String,
+    /// Where the header ends.
+    end: usize,
     at: usize,
 }
 
-/// A string, or the JSON text of another value.
-enum Piece {
-    /// It stands in the header as it is.
-    Plain(Range<usize>),
-    /// It was written with escapes.
-    Escaped(String),
-}
-
-impl Piece {
-    fn as_part(&self) -> Part<'_> {
-        match self {
-            Piece::Plain(range) => Part::Header(range.clone()),
-            Piece::Escaped(text) => Part::Own(text),
-        }
-    }
-}
-
-impl Input<'_> {
+impl Input {
     fn error(&self, reason: &'static str) -> FrameError {
         FrameError::Header { at: self.at, reason }
     }
 
-    fn bytes_of<'p>(&'p self, piece: &'p Piece) -> &'p [u8] {
-        match piece {
-            Piece::Plain(range) => &self.bytes[range.clone()],
-            Piece::Escaped(text) => text.as_bytes(),
-        }
-    }
-
-    fn text_of(&self, piece: Piece) -> Text {
-        match piece {
-            Piece::Plain(range) => Text::from_range(self.header, range),
-            Piece::Escaped(text) => Text::from(text),
-        }
+    /// The header from here on.
+    fn rest(&self) -> &[u8] {
+        &self.text.as_bytes()[self.at..self.end]
     }
 
     fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
+        self.rest().first().copied()
     }
 
     fn space(&mut self) {
@@ -197,7 +175,10 @@ impl Input<'_> {
         found
     }
 
-    fn object(&mut self, mut member: impl FnMut(&mut Self, Piece) -> Result<(), FrameError>) -> Result<(), FrameError> {
+    fn object(
+        &mut self,
+        mut member: impl FnMut(&mut Self, Range<usize>) -> Result<(), FrameError>,
+    ) -> Result<(), FrameError> {
         if !self.take(b'{') {
             return Err(self.error("a JSON object must begin here"));
         }
@@ -231,13 +212,13 @@ impl Input<'_> {
                 Some(_) => Err(self.error("extFields must be an object")),
             };
         }
-        let mut ext = ExtFields::of_header(self.header, 16);
+        let mut ext = ExtFields::with_capacity(16);
         self.object(|input, name| {
             if let Some(value) = input.value()? {
                 if ext.len() == EXT_FIELDS_MAX {
                     return Err(FrameError::TooManyFields);
                 }
-                ext.push_parts(name.as_part(), value.as_part());
+                ext.push_spans(Span::new(name), Span::new(value));
             }
             Ok(())
         })?;
@@ -251,12 +232,11 @@ impl Input<'_> {
         let Some(piece) = self.value()? else {
             return Ok(0);
         };
-        let number = std::str::from_utf8(self.bytes_of(&piece)).ok().and_then(|text| text.parse().ok());
-        number.ok_or(FrameError::Header { at, reason: "a number of 32 bits must stand here" })
+        self.text[piece].parse().map_err(|_| FrameError::Header { at, reason: "a number of 32 bits must stand here" })
     }
 
-    /// Any value: a string's content, the JSON text of anything else, `None` for null.
-    fn value(&mut self) -> Result<Option<Piece>, FrameError> {
+    /// Any value: where a string's content lies, or the JSON text of anything else, `None` for null.
+    fn value(&mut self) -> Result<Option<Range<usize>>, FrameError> {
         self.space();
         let start = self.at;
         match self.peek() {
@@ -272,7 +252,7 @@ impl Input<'_> {
             }
         }
         let value = start..self.at;
-        Ok((self.bytes[value.clone()] != *b"null").then_some(Piece::Plain(value)))
+        Ok((self.text[value.clone()] != *"null").then_some(value))
     }
 
     /// Skips an object or array; only brackets and strings are looked at, and no recursion is needed.
@@ -298,39 +278,43 @@ impl Input<'_> {
 
     /// Goes on to the next quote or backslash; tells which.
     fn scan(&mut self) -> Result<u8, FrameError> {
-        let rest = &self.bytes[self.at..];
-        self.at += find_end(rest).unwrap_or(rest.len());
-        self.peek().ok_or_else(|| self.error("the header ends within a string"))
+        let rest = self.rest();
+        let Some(found) = find_end(rest) else {
+            self.at = self.end;
+            return Err(self.error("the header ends within a string"));
+        };
+        let byte = rest[found];
+        self.at += found;
+        Ok(byte)
     }
 
     /// The string whose opening quote comes next.
-    fn string(&mut self) -> Result<Piece, FrameError> {
+    fn string(&mut self) -> Result<Range<usize>, FrameError> {
         self.at += 1;
         let start = self.at;
         if self.scan()? == b'"' {
             self.at += 1;
-            return Ok(Piece::Plain(start..self.at - 1));
+            return Ok(start..self.at - 1);
         }
-        // Properties, which are most of what has escapes, are rarely longer.
-        let mut text = Vec::with_capacity(256);
+        let unescaped = self.text.len();
         let mut copied = start;
         while self.scan()? == b'\\' {
-            text.extend_from_slice(&self.bytes[copied..self.at]);
+            self.text.extend_from_within(copied..self.at);
             self.at += 1;
             // The separators of properties, which nearly every send has many of.
-            if let Some([b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) = self.bytes[self.at..].first_chunk() {
-                text.push(digit - b'0');
+            if let Some([b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) = self.rest().first_chunk() {
+                let separator = char::from(digit - b'0');
+                self.text.push(separator);
                 self.at += 5;
             } else {
                 let character = self.escape()?;
-                text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+                self.text.push(character);
             }
             copied = self.at;
         }
-        text.extend_from_slice(&self.bytes[copied..self.at]);
+        self.text.extend_from_within(copied..self.at);
         self.at += 1;
-        let text = String::from_utf8(text).map_err(|_| self.error("a string must be UTF-8"))?;
-        Ok(Piece::Escaped(text))
+        Ok(unescaped..self.text.len())
     }
 
     /// What follows a backslash. Half of a surrogate pair becomes U+FFFD.
@@ -346,7 +330,7 @@ impl Input<'_> {
             b'"' | b'\\' | b'/' => char::from(kind),
             b'u' => {
                 let high = self.hex4()?;
-                if (0xD800..0xDC00).contains(&high) && self.bytes[self.at..].starts_with(b"\\u") {
+                if (0xD800..0xDC00).contains(&high) && self.rest().starts_with(b"\\u") {
                     let back = self.at;
                     self.at += 2;
                     let low = self.hex4()?;
@@ -364,10 +348,10 @@ impl Input<'_> {
 
     fn hex4(&mut self) -> Result<u32, FrameError> {
         let digits =
-            self.bytes[self.at..].first_chunk::<4>().ok_or_else(|| self.error("four hex digits must stand here"))?;
+            self.rest().first_chunk::<4>().copied().ok_or_else(|| self.error("four hex digits must stand here"))?;
         let mut value = 0;
         for digit in digits {
-            let digit = char::from(*digit).to_digit(16).ok_or_else(|| self.error("four hex digits must stand here"))?;
+            let digit = char::from(digit).to_digit(16).ok_or_else(|| self.error("four hex digits must stand here"))?;
             value = value << 4 | digit;
         }
         self.at += 4;

@@ -17,7 +17,7 @@ mod text;
 
 pub use codes::{RequestCode, ResponseCode};
 pub use command::{Body, Command, Encoding, Guard, VERSION};
-pub use ext::{EXT_FIELDS_MAX, ExtFields, ExtValue, FieldValue, HeaderError};
+pub use ext::{EXT_FIELDS_MAX, ExtFields, ExtValue, HeaderError};
 pub use frame::{FRAME_BYTES_MAX, FrameError};
 pub use language::Language;
 pub use text::Text;

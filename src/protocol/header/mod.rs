@@ -37,8 +37,8 @@ macro_rules! codec {
             /// A field that must be there is missing, or one does not hold what it must.
             pub fn $decode(ext: &$crate::protocol::ExtFields) -> Result<Self, $crate::protocol::HeaderError> {
                 $(let mut $field = None;)*
-                for (name, value) in ext.values() {
-                    match name {
+                for (name, value) in ext.iter() {
+                    match name.as_bytes() {
                         $(name if name == $name.as_bytes() => $field = Some(value),)*
                         _ => {}
                     }

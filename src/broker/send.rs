@@ -63,11 +63,11 @@ pub(super) fn handle_some(
 ) {
     let options = broker.options();
     let count_max = requests.len().min(TOGETHER_MAX);
+    let mut known = None;
     let (mut sent, mut drafts, mut bytes) = (Vec::with_capacity(count_max), Vec::with_capacity(count_max), 0);
     while sent.len() < count_max && bytes < TOGETHER_BYTES {
         let Some((request, responder)) = requests.pop_front_if(|(request, _)| is_single(request)) else { break };
-        let known = drafts.last().map(|draft: &MessageDraft| &draft.topic);
-        match prepare(broker, &options, connection, &request, known) {
+        match prepare(broker, &options, connection, &request, &mut known) {
             Err(failure) => refuse(&options, responder, failure),
             Ok(draft) => {
                 bytes += draft.body.len();
@@ -190,22 +190,27 @@ pub(super) fn answer_when_durable(broker: &Broker, end: PhysicalOffset, responde
     broker.store.when_durable(end, Box::new(callback));
 }
 
-/// The draft of a send of one message; its topic is perhaps the `known` one.
+/// The draft of a send of one message. `known` is the topic of the message before, which is looked up once.
 fn prepare(
     broker: &Broker,
     options: &BrokerOptions,
     connection: &Connection,
     request: &Command,
-    known: Option<&Topic>,
+    known: &mut Option<(Topic, Arc<TopicConfig>)>,
 ) -> Result<MessageDraft, Failure> {
     let mut header = SendHeader::decode(request.code, &request.ext)?;
-    let topic = check_topic(broker, options, &header)?;
-    let queue_id = choose_queue(&header, &topic)?;
+    let name = header.topic.as_str();
+    let (topic, config) = match known {
+        Some((topic, config)) if topic.as_str() == name => (topic.clone(), config),
+        known => {
+            let (topic, config) = known.insert((Topic::new(name), check_topic(broker, options, &header)?));
+            (topic.clone(), config)
+        }
+    };
+    let queue_id = choose_queue(&header, config)?;
     if request.body.is_empty() {
         return Err(Failure::new(ResponseCode::MESSAGE_ILLEGAL, "the message body is empty"));
     }
-    let name = header.topic.as_str();
-    let topic = known.filter(|known| known.as_str() == name).cloned().unwrap_or_else(|| Topic::new(name));
     let (properties, body) = (properties(&mut header), request.body.to_bytes());
     let part = Part { topic, queue_id, flag: header.flag, properties, body };
     let mut draft = draft(broker, options, connection, &header, part)?;
@@ -389,16 +394,14 @@ fn reply(
     appended: &[Appended],
     transaction_id: Option<Text>,
 ) -> SendReplyHeader {
-    let id = |appended: &Appended| {
-        MessageId { store_host: options.advertised, physical_offset: appended.position }.to_string()
-    };
+    let id = |appended: &Appended| MessageId { store_host: options.advertised, physical_offset: appended.position };
     let msg_id = match appended {
-        [one] => id(one),
-        many => many.iter().map(id).collect::<Vec<_>>().join(","),
+        [one] => Text::from(id(one).write(&mut [0; MessageId::DIGITS_MAX])),
+        many => many.iter().map(|one| id(one).to_string()).collect::<Vec<_>>().join(",").into(),
     };
     let first = appended.first().map_or(0, |first| first.queue_offset.0);
     SendReplyHeader {
-        msg_id: msg_id.into(),
+        msg_id,
         queue_id: i32::try_from(queue_id.0).unwrap_or(i32::MAX),
         queue_offset: i64::try_from(first).unwrap_or(i64::MAX),
         transaction_id,

@@ -74,7 +74,7 @@ struct TopicOptions {
 
 #[derive(Default)]
 struct State {
-    table: HashMap<Topic, Arc<TopicConfig>>,
+    table: HashMap<Topic, Arc<TopicConfig>, foldhash::fast::RandomState>,
     version: DataVersion,
 }
 

@@ -7,6 +7,7 @@
 //! Reading is lenient where a client may be: unknown keys, null or absent members, ext values that are not strings, numbers in
 //! quotes. What is written holds to the strictest reader, the Go client: ext values are strings, integers are bare.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::{BufMut, BytesMut};
@@ -92,7 +93,10 @@ fn put_string(output: &mut BytesMut, text: &[u8]) {
 
 pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     // As in Java, bytes that are not UTF-8 become U+FFFD.
-    let header = String::from_utf8_lossy(header);
+    let header = match std::str::from_utf8(header) {
+        Ok(header) => Cow::Borrowed(header),
+        Err(_) => String::from_utf8_lossy(header),
+    };
     let mut text = String::with_capacity(header.len() + UNESCAPED_BYTES);
     text.push_str(&header);
     let mut input = Input { end: text.len(), text, at: 0 };
@@ -186,22 +190,30 @@ impl Input {
             return Ok(());
         }
         loop {
-            self.space();
-            if self.peek() != Some(b'"') {
-                return Err(self.error("a quoted name must begin here"));
-            }
-            let name = self.string()?;
-            if !self.take(b':') {
-                return Err(self.error("a colon must follow the name"));
-            }
+            let name = self.name()?;
             member(self, name)?;
-            if self.take(b'}') {
+            if !self.goes_on()? {
                 return Ok(());
             }
-            if !self.take(b',') {
-                return Err(self.error("a comma or the end of the object must follow"));
-            }
         }
+    }
+
+    /// The name of a member, and the colon behind it.
+    fn name(&mut self) -> Result<Range<usize>, FrameError> {
+        self.space();
+        if self.peek() != Some(b'"') {
+            return Err(self.error("a quoted name must begin here"));
+        }
+        let name = self.string()?;
+        if self.take(b':') { Ok(name) } else { Err(self.error("a colon must follow the name")) }
+    }
+
+    /// Whether another member follows in this object.
+    fn goes_on(&mut self) -> Result<bool, FrameError> {
+        if self.take(b',') {
+            return Ok(true);
+        }
+        if self.take(b'}') { Ok(false) } else { Err(self.error("a comma or the end of the object must follow")) }
     }
 
     fn ext(&mut self) -> Result<ExtFields, FrameError> {
@@ -212,17 +224,40 @@ impl Input {
                 Some(_) => Err(self.error("extFields must be an object")),
             };
         }
+        self.at += 1;
+        if self.take(b'}') {
+            return Ok(ExtFields::new());
+        }
         let mut ext = ExtFields::with_capacity(16);
-        self.object(|input, name| {
-            if let Some(value) = input.value()? {
+        loop {
+            let (name, value) = match self.plain_member() {
+                Some((name, value)) => {
+                    self.at = value.end + 1;
+                    (name, Some(value))
+                }
+                None => (self.name()?, self.value()?),
+            };
+            if let Some(value) = value {
                 if ext.len() == EXT_FIELDS_MAX {
                     return Err(FrameError::TooManyFields);
                 }
                 ext.push_spans(Span::new(name), Span::new(value));
             }
-            Ok(())
-        })?;
-        Ok(ext)
+            if !self.goes_on()? {
+                return Ok(ext);
+            }
+        }
+    }
+
+    /// A member whose name and value are strings without escapes, if that comes next, without spaces.
+    fn plain_member(&self) -> Option<(Range<usize>, Range<usize>)> {
+        let name = self.rest().strip_prefix(b"\"")?;
+        let name_bytes = find_end(name).filter(|end| name[*end] == b'"')?;
+        let value = name[name_bytes + 1..].strip_prefix(b":\"")?;
+        let value_bytes = find_end(value).filter(|end| value[*end] == b'"')?;
+        let name_at = self.at + 1;
+        let value_at = name_at + name_bytes + 3;
+        Some((name_at..name_at + name_bytes, value_at..value_at + value_bytes))
     }
 
     /// A number, bare or in quotes; null is 0, as an absent one is.

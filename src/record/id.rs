@@ -55,13 +55,17 @@ pub enum MessageIdError {
     Offset,
 }
 
-impl fmt::Display for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut text, mut end) = ([0; DIGITS_V6], 0);
+impl MessageId {
+    /// Most bytes of the text.
+    pub const DIGITS_MAX: usize = DIGITS_V6;
+
+    /// Writes the text into `out` and gives it.
+    pub fn write<'t>(&self, out: &'t mut [u8; Self::DIGITS_MAX]) -> &'t str {
+        let mut end = 0;
         let mut put = |bytes: &[u8]| {
             for byte in bytes {
                 for digit in [byte >> 4, byte & 15] {
-                    text[end] = DIGITS[usize::from(digit)];
+                    out[end] = DIGITS[usize::from(digit)];
                     end += 1;
                 }
             }
@@ -72,7 +76,13 @@ impl fmt::Display for MessageId {
         }
         put(&u32::from(self.store_host.port()).to_be_bytes());
         put(&self.physical_offset.0.to_be_bytes());
-        f.write_str(std::str::from_utf8(&text[..end]).unwrap_or_default())
+        std::str::from_utf8(&out[..end]).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.write(&mut [0; DIGITS_V6]))
     }
 }
 

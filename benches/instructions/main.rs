@@ -11,8 +11,7 @@ mod support;
 
 use std::{collections::BTreeMap, env, fs, hint::black_box, process::Command};
 
-use bytes::BytesMut;
-use latermq::{delay::LevelTable, protocol::frame::encode_whole};
+use latermq::{delay::LevelTable, protocol::frame::encode_whole, record::Records};
 
 use support::{World, pull, store_options};
 
@@ -35,12 +34,13 @@ const PATHS: [Path; 4] = [
     Path { name: "pull", messages: 32, run: pulled },
 ];
 
-/// From the bytes of one read to the bytes of the answers.
+/// From the bytes of one read to the answers that wait to be written.
 fn send(world: &mut World, messages: usize) {
     let input = world.sends(messages, Some(3));
-    let mut answered = 0;
-    counted(&mut || answered = world.answer(input.clone()).1);
-    assert_eq!(answered, messages);
+    counted(&mut || world.handle(input.clone()));
+    let answers = world.answers();
+    assert_eq!(answers.len(), messages);
+    assert!(answers.iter().all(|answer| answer.code == 0));
 }
 
 /// From the log into queues, index and scheduler.
@@ -64,9 +64,10 @@ fn pulled(world: &mut World, messages: usize) {
     let offset = world.store.queue_range(support::TOPIC, support::QUEUE).map_or(0, |range| range.max.0);
     let offset = offset as i64 - messages as i64;
     let input = encode_whole(&pull(offset, messages as i32)).expect("a small frame");
-    let mut output = BytesMut::new();
-    counted(&mut || output = world.answer(input.clone()).0);
-    black_box(output);
+    let mut answer = None;
+    counted(&mut || answer = Some(world.answer(input.clone())));
+    let found = answer.map_or(0, |(answer, _)| Records::new(answer.body.to_bytes()).count());
+    assert_eq!(found, messages);
 }
 
 /// What callgrind counts: it is told this name.
@@ -89,7 +90,8 @@ fn main() {
             let mut world = World::open(folder.path(), options, LevelTable::default());
             // What is done only once, such as creating topic and group.
             let first = world.sends(64, None);
-            world.answer(first);
+            world.handle(first);
+            world.answers();
             world.dispatch();
             world.answer(encode_whole(&pull(0, 32)).expect("a small frame"));
             world.fill_run(64);

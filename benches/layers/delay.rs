@@ -46,7 +46,7 @@ fn restore(c: &mut Criterion) {
         let make = move |folder: &Path| {
             let mut world = World::open(folder, store_options(), table.clone());
             let first = world.sends(1, None);
-            world.answer(first); // creates the topic
+            world.handle(first); // creates the topic
             for level in 2..=count {
                 world.append(1, Some(level as u32));
             }

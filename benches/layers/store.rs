@@ -60,7 +60,7 @@ pub(crate) fn benches(c: &mut Criterion) {
 fn append(c: &mut Criterion) {
     let mut group = c.benchmark_group("append");
     for (name, flush_policy) in [("async", FlushPolicy::Async), ("sync", FlushPolicy::Sync)] {
-        for (way, count) in [("one", 1), ("64_apart", 64), ("batch_of_64", 64)] {
+        for (way, count) in [("one", 1), ("64_apart", 64), ("64_together", 64), ("batch_of_64", 64)] {
             let options = StoreOptions { flush_policy, ..store_options() };
             let make = move |folder: &Path| World::open(folder, options.clone(), LevelTable::default());
             let replaced = RefCell::new(Replaced::new(make));
@@ -73,11 +73,18 @@ fn append(c: &mut Criterion) {
             let append = |drafts: Vec<MessageDraft>| {
                 let replaced = replaced.borrow();
                 let store = &replaced.as_it_is().store;
-                if way.starts_with("batch") {
-                    store.append_batch(&Properties::new(), drafts).expect("a store that takes messages");
-                } else {
-                    for draft in drafts {
-                        store.append(draft).expect("a store that takes messages");
+                match way {
+                    "batch_of_64" => {
+                        store.append_batch(&Properties::new(), drafts).expect("a store that takes messages");
+                    }
+                    "64_together" => {
+                        let appended = store.append_each(drafts);
+                        assert!(appended.iter().all(Result::is_ok));
+                    }
+                    _ => {
+                        for draft in drafts {
+                            store.append(draft).expect("a store that takes messages");
+                        }
                     }
                 }
                 if store.waits_for_sync() {
@@ -114,7 +121,8 @@ fn pulls(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut world = World::open(folder.path(), store_options(), LevelTable::default());
     let sends = world.sends(QUEUED, None);
-    world.answer(sends);
+    world.handle(sends);
+    assert_eq!(world.answers().len(), QUEUED);
     world.dispatch();
     let mut group = c.benchmark_group("pull");
     for count in [1, 32] {

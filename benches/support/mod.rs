@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each bench uses its own part of this")]
 
 use std::{
+    collections::VecDeque,
     path::Path,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -211,19 +212,31 @@ impl World {
         self.scheduler.tick(self.store.now()).restored
     }
 
-    /// Answers the requests that came in one read; gives the frames of the answers, without their bodies, and how many there are.
-    pub(crate) fn answer(&self, mut input: BytesMut) -> (BytesMut, usize) {
+    /// Handles the requests that came in one read, as the task of a connection does.
+    pub(crate) fn handle(&self, mut input: BytesMut) {
+        let mut requests = VecDeque::new();
         while let Some(request) = frame::decode(&mut input).expect("sound frames") {
             let responder = Responder::new(&self.connection, &request);
-            self.broker.handle(&self.connection, request, responder);
+            requests.push_back((request, responder));
         }
-        let answers = self.connection.take_sent();
-        let mut output = BytesMut::new();
-        for answer in &answers {
-            assert_eq!(answer.code, 0, "{:?}", answer.remark);
-            frame::encode(answer, &mut output).expect("a small frame");
+        while !requests.is_empty() {
+            self.broker.handle_some(&self.connection, &mut requests);
         }
-        (output, answers.len())
+    }
+
+    /// What was answered since.
+    pub(crate) fn answers(&self) -> Vec<Command> {
+        self.connection.take_sent()
+    }
+
+    /// Handles one request to the end: gives the answer, and its frame without the body.
+    pub(crate) fn answer(&self, request: BytesMut) -> (Command, BytesMut) {
+        self.handle(request);
+        let answer = self.answers().pop().expect("an answer");
+        assert_eq!(answer.code, 0, "{:?}", answer.remark);
+        let mut frame = BytesMut::new();
+        frame::encode(&answer, &mut frame).expect("a small frame");
+        (answer, frame)
     }
 
     /// How many bytes of log there are.

@@ -10,15 +10,14 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 
 use super::command::{Body, Command, Encoding, Head};
 use super::ext::{EXT_FIELDS_MAX, ExtFields};
 use super::frame::FrameError;
 use super::language::Language;
-use super::text::Text;
 
-pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
+pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     let mut input = Input { header, at: 0 };
     let code = i32::from(input.i16()?);
     let language = Language(input.array::<1>()?[0]);
@@ -51,7 +50,7 @@ pub(super) fn decode(header: &Bytes) -> Result<Command, FrameError> {
         version,
         opaque,
         flag,
-        remark: (!remark.is_empty()).then(|| remark.into()),
+        remark: (!remark.is_empty()).then_some(remark),
         ext,
         body: Body::EMPTY,
         encoding: Encoding::Binary,
@@ -89,7 +88,7 @@ fn put_sized(output: &mut BytesMut, bytes: &[u8]) {
 }
 
 struct Input<'a> {
-    header: &'a Bytes,
+    header: &'a [u8],
     at: usize,
 }
 
@@ -117,8 +116,9 @@ impl Input<'_> {
             .ok_or(FrameError::Header { at: self.at, reason: "a length runs over the end of the header" })
     }
 
-    fn text(&mut self, bytes: i32) -> Result<Text, FrameError> {
-        Ok(Text::from_range(self.header, self.range(bytes)?))
+    fn text(&mut self, bytes: i32) -> Result<String, FrameError> {
+        let range = self.range(bytes)?;
+        Ok(String::from_utf8_lossy(&self.header[range]).into_owned())
     }
 
     fn range(&mut self, bytes: i32) -> Result<Range<usize>, FrameError> {

@@ -3,19 +3,12 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::{Deref, Range};
-
-use bytes::Bytes;
+use std::ops::Deref;
 
 /// Longest string kept inside a [`Text`] itself, in bytes: nearly every header key and value, message ids and unique keys among them.
 const INLINE_BYTES: usize = 38;
-/// Shorter strings are copied out of their frame: names are kept for long, and a slice would keep a whole read buffer with them.
-const SHARED_BYTES_MIN: usize = 256;
 
-/// An immutable UTF-8 string that is static, short and inline, owned, or a slice of the frame it came in.
-///
-/// Only long strings are slices, such as a message's properties. A slice keeps the buffer it was read into alive; [`Text::detach`]
-/// copies it out for values that are kept for long.
+/// An immutable UTF-8 string that is static, short and inline, or owned.
 #[derive(Clone)]
 pub struct Text(Kind);
 
@@ -24,7 +17,6 @@ enum Kind {
     Static(&'static str),
     Inline(u8, [u8; INLINE_BYTES]),
     Owned(String),
-    Shared(Bytes),
 }
 
 impl Text {
@@ -36,23 +28,6 @@ impl Text {
         Text(Kind::Static(text))
     }
 
-    /// Takes `range` of `bytes` as a string, without copying if it is long; bytes that are not UTF-8 become U+FFFD, as in Java.
-    pub(super) fn from_range(bytes: &Bytes, range: Range<usize>) -> Text {
-        match std::str::from_utf8(&bytes[range.clone()]) {
-            Ok(text) if text.len() < SHARED_BYTES_MIN => Text::from(text),
-            _ => Text::from_bytes(bytes.slice(range)),
-        }
-    }
-
-    /// Takes `bytes` as a string without copying if it is long; bytes that are not UTF-8 become U+FFFD, as in Java.
-    pub fn from_bytes(bytes: Bytes) -> Text {
-        match std::str::from_utf8(&bytes) {
-            Ok(text) if text.len() < SHARED_BYTES_MIN => Text::from(text),
-            Ok(_) => Text(Kind::Shared(bytes)),
-            Err(_) => Text(Kind::Owned(String::from_utf8_lossy(&bytes).into_owned())),
-        }
-    }
-
     /// The string.
     pub fn as_str(&self) -> &str {
         match &self.0 {
@@ -61,7 +36,6 @@ impl Text {
                 std::str::from_utf8(&bytes[..usize::from(*len)]).expect("inline text is copied from a str")
             }
             Kind::Owned(text) => text,
-            Kind::Shared(bytes) => std::str::from_utf8(bytes).expect("shared text is checked by from_bytes"),
         }
     }
 
@@ -71,16 +45,6 @@ impl Text {
             Kind::Static(text) => text.as_bytes(),
             Kind::Inline(len, bytes) => &bytes[..usize::from(*len)],
             Kind::Owned(text) => text.as_bytes(),
-            Kind::Shared(bytes) => bytes,
-        }
-    }
-
-    /// The same string without a hold on the frame it came in.
-    #[must_use]
-    pub fn detach(self) -> Text {
-        match self.0 {
-            Kind::Shared(_) => Text::from(self.as_str()),
-            _ => self,
         }
     }
 }
@@ -234,27 +198,5 @@ mod tests {
         for number in [0, 7, -1, 10, i64::MAX, i64::MIN, 1_700_000_000_000] {
             assert_eq!(Text::from(number).as_str(), number.to_string());
         }
-    }
-
-    #[test]
-    fn bytes_that_are_not_utf_8_become_replacement_characters() {
-        assert_eq!(Text::from_bytes(Bytes::from_static(b"a\xffb")).as_str(), "a\u{FFFD}b");
-    }
-
-    #[test]
-    fn a_text_as_short_as_a_name_does_not_hold_its_frame() {
-        let frame = Bytes::from(vec![b'x'; 255]);
-        let _text = Text::from_range(&frame, 0..255);
-        assert!(frame.is_unique());
-    }
-
-    #[test]
-    fn a_detached_text_no_longer_holds_the_frame() {
-        let frame = Bytes::from(vec![b'x'; 1000]);
-        let text = Text::from_bytes(frame.clone());
-        assert!(!frame.is_unique());
-        let text = text.detach();
-        assert!(frame.is_unique());
-        assert_eq!(text.len(), 1000);
     }
 }

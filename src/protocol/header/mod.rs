@@ -1,7 +1,6 @@
 //! Typed headers: the ext fields of the requests served here, and of their responses.
 //!
-//! `decode` names the first field that is missing or wrong. A string field is a slice of the frame it came in;
-//! [`Text::detach`](super::Text::detach) it before keeping it for long.
+//! `decode` names the first field that is missing or wrong.
 
 mod client;
 mod namesrv;

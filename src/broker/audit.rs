@@ -14,7 +14,7 @@ use crate::{
         body::{ConsumerOffsets, TopicConfigs},
         json,
     },
-    store::{Findings, Grade, StateFile, StoreAudit, StoreError},
+    store::{Findings, GAPS_FILE, Grade, HOLES_FILE, StateFile, StoreAudit, StoreError},
 };
 
 /// Files of the folder `config` that are known, ours and Apache RocketMQ's, besides the state files that are read here.
@@ -47,7 +47,9 @@ pub fn audit_tables(
     let mut audit = Audit { directory, findings: std::mem::take(&mut store.findings), unusable: Vec::new() };
     let topics: TopicConfigs = audit.table("topics.json").unwrap_or_default();
     let _: Option<serde_json::Value> = audit.table("subscriptionGroup.json");
-    let _: Option<serde_json::Value> = audit.table("deletedTopics.json");
+    for name in ["deletedTopics.json", GAPS_FILE, HOLES_FILE] {
+        let _: Option<serde_json::Value> = audit.table(name);
+    }
     let offsets: ConsumerOffsets = audit.table("consumerOffset.json").unwrap_or_default();
     for (name, is_one) in others {
         let _: Option<()> = audit.read(name, is_one);
@@ -71,7 +73,8 @@ pub fn audit_tables(
         path: directory.display(folder),
         source,
     })?;
-    let read = ["topics.json", "subscriptionGroup.json", "deletedTopics.json", "consumerOffset.json"];
+    let read =
+        ["topics.json", "subscriptionGroup.json", "deletedTopics.json", GAPS_FILE, HOLES_FILE, "consumerOffset.json"];
     for entry in listed {
         let name = SUFFIXES.iter().find_map(|suffix| entry.name.strip_suffix(suffix)).unwrap_or(&entry.name);
         let is_known = read.contains(&name) || OTHERS.contains(&name) || others.iter().any(|(other, _)| *other == name);

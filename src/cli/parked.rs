@@ -3,7 +3,10 @@
 //! What was done lies in the messages themselves, nowhere else: what is sent again carries a key made of broker, queue and queue offset of the
 //! marker it comes from, and its topic is asked for that key before anything is sent. So a restore that was interrupted is simply run again.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -32,6 +35,10 @@ const PULL_COUNT: i32 = 32;
 const PULL_MAX: Duration = Duration::from_secs(30);
 /// Most messages that share a key by chance.
 const QUERY_COUNT: i32 = 16;
+/// How long a restore waits until what it sent can be found.
+const FOUND_MAX: Duration = Duration::from_secs(10);
+/// Pause between two looks for that.
+const FOUND_PAUSE: Duration = Duration::from_millis(20);
 /// What the key of a restored message begins with.
 const KEY_PREFIX: &str = "parked";
 
@@ -162,12 +169,36 @@ async fn restore(args: &RestoreArgs) -> Result<(), Failure> {
         left += u32::from(matches!(outcome, Outcome::Left(_)));
         rows.push((parked, outcome));
     }
+    let unseen = wait_until_found(&cluster, &rows).await?;
     show(args.output, &rows)?;
+    if unseen > 0 {
+        return Err(Failure::failed(format!(
+            "{unseen} messages were sent, but cannot be found yet: before \"latermq parked list\" shows them as restored, another restore would send them again"
+        )));
+    }
     match left {
         0 if rows.is_empty() && !args.all => Err(Failure::failed("no parked message is the one that was chosen")),
         0 => Ok(()),
         left => Err(Failure::failed(format!("{left} of {} messages could not be restored", rows.len()))),
     }
+}
+
+/// Waits until what was sent can be found, so that another restore sends none of it again; gives how many could not.
+async fn wait_until_found(cluster: &Cluster, rows: &[(Parked, Outcome)]) -> Result<usize, Failure> {
+    let until = Instant::now() + FOUND_MAX;
+    let mut unseen = 0;
+    // Newest first: where it is found, those before it nearly always are.
+    for (parked, outcome) in rows.iter().rev() {
+        let Outcome::Sent(topic, _) = outcome else { continue };
+        while sent_before(cluster, parked, topic).await?.is_none() {
+            if Instant::now() >= until {
+                unseen += 1;
+                break;
+            }
+            tokio::time::sleep(FOUND_PAUSE).await;
+        }
+    }
+    Ok(unseen)
 }
 
 async fn restore_one<'a>(

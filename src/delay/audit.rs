@@ -29,8 +29,8 @@ use crate::{
     model::{DelayText, PARKING_TOPIC, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp},
     record::RecordView,
     store::{
-        AuditPart, AuditedRecord, ClockJumps, Dispatched, Findings, QueueEntry, QueueFiles, QueueSummary, StateFile,
-        StoreAudit, TagCode,
+        AuditPart, AuditedRecord, ClockJumps, DamagedRange, Dispatched, Findings, QueueEntry, QueueFiles, QueueSummary,
+        StateFile, StoreAudit, TagCode,
     },
 };
 
@@ -271,7 +271,12 @@ impl LevelAudit {
             return;
         }
         let next = self.progress.levels.get(&level).map_or(0, |level| level.next);
-        let Some((queue_offset, _)) = self.ending_at(level, 0..next, end, queues) else { return };
+        let Some((queue_offset, entry)) = self.ending_at(level, 0..next, end, queues) else { return };
+        // One that cannot be read never counted as waiting: this is what became of it.
+        let is_damaged = |range: &DamagedRange| range.from < end.0 && range.to > entry.position.0;
+        if audited.damaged.iter().any(is_damaged) {
+            return;
+        }
         self.twice += 1;
         let text = format!("delay level {level}, offset {queue_offset}: was restored twice");
         // What another broker repeated on a shared store is its own, and what it delivered itself did not wait here.

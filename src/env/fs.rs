@@ -21,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use rustix::{
-    fs::{Advice, FallocateFlags, FlockOperation, OFlags, SeekFrom, fadvise, fallocate, fcntl_lock, statvfs},
+    fs::{Advice, FallocateFlags, FlockOperation, OFlags, SeekFrom, fadvise, fallocate, fcntl_lock, flock, statvfs},
     io::{Errno, retry_on_intr},
 };
 use tracing::warn;
@@ -474,13 +474,38 @@ static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 /// A POSIX record lock, in conflict with the one Java's `FileChannel.tryLock` takes, in both directions.
 ///
 /// The lock file must not be opened again while this is held: closing any handle of it gives the lock up.
+///
+/// The folder is locked as well: who takes the file away does not let a second broker in.
 struct FsLock {
     file: Option<fs::File>,
     inode: (u64, u64),
+    /// Only to be held.
+    _folder: Option<fs::File>,
+}
+
+/// Locks the folder of a lock file; `None` if another holds it. A file system that cannot lock folders is left with the file.
+fn lock_folder(path: &Path, operation: FlockOperation) -> io::Result<Option<Option<fs::File>>> {
+    let folder = match fs::File::open(path.parent().unwrap_or(Path::new("/"))) {
+        Ok(folder) => folder,
+        // There is nothing to lock yet, or it may only be passed through.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Ok(Some(None));
+        }
+        Err(error) => return Err(error),
+    };
+    match flock(&folder, operation) {
+        Ok(()) => Ok(Some(Some(folder))),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => {
+            warn!(error = %io::Error::from(error), path = %path.display(), "the folder of the lock file cannot be locked; do not remove the file while a broker runs");
+            Ok(Some(None))
+        }
+    }
 }
 
 impl FsLock {
     fn take(path: &Path) -> io::Result<Option<Self>> {
+        let Some(folder) = lock_folder(path, FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
         let mut held = ignore_poison(HELD.lock());
         match fs::metadata(path) {
             Ok(metadata) if held.contains(&inode_of(&metadata)) => return Ok(None),
@@ -507,7 +532,7 @@ impl FsLock {
         }
         let inode = inode_of(&file.metadata()?);
         held.insert(inode);
-        Ok(Some(Self { file: Some(file), inode }))
+        Ok(Some(Self { file: Some(file), inode, _folder: folder }))
     }
 }
 
@@ -532,13 +557,14 @@ fn permit(path: &Path, options: &fs::OpenOptions) -> io::Result<fs::File> {
 impl Lock for FsLock {}
 
 impl FsLock {
-    /// A shared lock, which writes nothing. Without a lock file there is no broker, and nothing to hold.
+    /// A shared lock, which writes nothing. Without a lock file there is only the folder to hold.
     fn share(path: &Path) -> io::Result<Option<Self>> {
+        let Some(folder) = lock_folder(path, FlockOperation::NonBlockingLockShared)? else { return Ok(None) };
         let mut held = ignore_poison(HELD.lock());
         let inode = match fs::metadata(path) {
             Ok(metadata) => inode_of(&metadata),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Some(Self { file: None, inode: (0, 0) }));
+                return Ok(Some(Self { file: None, inode: (0, 0), _folder: folder }));
             }
             Err(error) => return Err(error),
         };
@@ -553,7 +579,7 @@ impl FsLock {
             Err(error) => return Err(error.into()),
         }
         held.insert(inode);
-        Ok(Some(Self { file: Some(file), inode }))
+        Ok(Some(Self { file: Some(file), inode, _folder: folder }))
     }
 }
 
@@ -654,6 +680,23 @@ mod tests {
         drop(second);
 
         assert!(!while_it_runs);
+        assert!(directory.lock(Path::new("lock")).unwrap().is_some());
+    }
+
+    #[test]
+    fn who_takes_the_lock_file_away_lets_no_second_broker_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = FsDirectory::open(folder.path()).unwrap();
+        let lock = directory.lock(Path::new("lock")).unwrap();
+        assert!(lock.is_some());
+        fs::remove_file(folder.path().join("lock")).unwrap();
+
+        let (_second, locked) = SecondProcess::start(folder.path());
+
+        assert!(!locked);
+        assert!(directory.lock(Path::new("lock")).unwrap().is_none());
+        assert!(directory.keep_brokers_out(Path::new("lock")).unwrap().is_none());
+        drop(lock);
         assert!(directory.lock(Path::new("lock")).unwrap().is_some());
     }
 

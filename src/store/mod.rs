@@ -52,6 +52,7 @@ pub use plugin::{
     RefusalKind, SettingChange, StoreHandle,
 };
 pub use read::{Boundary, PullQuery, PullStatus, Pulled, Queried, QueueRange};
+pub use recovery::{GAPS_FILE, HOLES_FILE};
 pub use state_file::{Loaded, StateFile};
 
 #[cfg(test)]

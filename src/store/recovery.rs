@@ -57,10 +57,10 @@ const PAGE_BYTES: usize = 4096;
 /// Segments behind the end of the log that queue entries are believed to have led to; farther ones are junk.
 const LOST_SEGMENTS_MAX: u64 = 64;
 /// Which parts of the log were missing at an earlier start, segments or what was cut from one: pairs of positions, the missing part lies between.
-const GAPS_FILE: &str = "missingSegments.json";
+pub const GAPS_FILE: &str = "missingSegments.json";
 /// Which parts of the log could not be read when recovery came by, as [`GAPS_FILE`]. Once they can be read, the whole log is scanned: nobody knows what
 /// lies in them.
-const HOLES_FILE: &str = "unreadableParts.json";
+pub const HOLES_FILE: &str = "unreadableParts.json";
 /// How often a page is read before it counts as one that cannot be.
 const PAGE_TRIES: u32 = 3;
 /// Most pages that are tried in vain before any could be read.

@@ -67,6 +67,25 @@ fn what_was_restored_before_a_step_of_the_clock_was_not_early() {
     assert_eq!(damage, [""; 0]);
 }
 
+#[test]
+fn what_was_parked_since_it_could_not_be_read_was_not_restored_twice() {
+    let rig = Rig::new("1s");
+    rig.send("orders", 1, "a");
+    let damaged = rig.send("orders", 1, "a body");
+    rig.send("orders", 1, "c");
+    faults::damage(&rig, damaged.position.plus(90));
+    rig.advance(1_000);
+    rig.run_dry();
+    rig.store.checkpoint_once().unwrap();
+
+    let (store, delay) = check(&rig.directory, &rig.clock, &rig.options, &rig.levels);
+
+    let texts: Vec<&str> = store.findings.list.iter().map(|finding| finding.text.as_str()).collect();
+    assert_eq!(delay.parked.values().sum::<u64>(), 1, "{texts:?}");
+    assert!(!texts.iter().any(|text| text.contains("twice")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains("hold no sound record")), "{texts:?}");
+}
+
 #[cfg(debug_assertions)]
 #[test]
 fn a_message_that_was_early_by_a_step_of_the_clock_is_damage() {

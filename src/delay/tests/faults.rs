@@ -81,7 +81,7 @@ fn schedule_39_40_what_can_never_be_restored_is_parked_with_its_ids_and_holds_up
 }
 
 /// Overwrites a byte of the log.
-fn damage(rig: &Rig, at: PhysicalOffset) {
+pub(super) fn damage(rig: &Rig, at: PhysicalOffset) {
     let segment_bytes = rig.options.segment_bytes;
     let path = format!("commitlog/{:020}", at.0 / segment_bytes * segment_bytes);
     let file = rig.directory.open(Path::new(&path)).unwrap();

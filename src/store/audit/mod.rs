@@ -119,6 +119,8 @@ pub struct AuditedRecord<'a> {
     pub tag_code: Option<i64>,
     /// The first position of the log.
     pub log_first: PhysicalOffset,
+    /// The damaged parts of the log before it.
+    pub damaged: &'a [DamagedRange],
 }
 
 /// What an audit of a store found.
@@ -643,7 +645,8 @@ impl Pass<'_> {
                 at < first.0 || damaged.iter().any(|range| (range.from..range.to).contains(&at))
             });
         }
-        let audited = AuditedRecord { position, record: &record, tag_code, log_first: self.first() };
+        let log_first = self.first();
+        let audited = AuditedRecord { position, record: &record, tag_code, log_first, damaged: &self.damaged };
         self.part.record(&audited, &mut self.queues, &mut self.findings);
         self.log.records += 1;
         let stored_at = record.stored_at();

@@ -141,7 +141,8 @@ impl Replies {
     }
 
     fn send(self) {
-        self.connection.send_frames(&self.frames, self.responders.len());
+        let count = self.responders.iter().filter(|responder| !responder.is_oneway()).count();
+        self.connection.send_frames(&self.frames, count);
         self.responders.into_iter().for_each(Responder::leave_unanswered);
     }
 

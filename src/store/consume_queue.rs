@@ -1012,6 +1012,12 @@ impl ConsumeQueue {
                 self.directory.remove(&path)?;
                 self.directory.create(&path, self.file_bytes, Allocation::Sparse)?
             }
+            // Somebody took the folder away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                warn!(path = self.directory.display(&self.folder), "the folder of a queue is gone, made anew");
+                create_folder(&*self.directory, &self.folder)?;
+                self.directory.create(&path, self.file_bytes, Allocation::Sparse)?
+            }
             created => created?,
         };
         self.open_files.keep(Owner(self.owner.load(Ordering::Acquire)), number, &file);

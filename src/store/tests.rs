@@ -336,6 +336,26 @@ fn store_27_an_empty_newest_segment_is_removed() {
 }
 
 #[test]
+fn a_folder_of_queues_that_is_taken_away_from_a_running_store_stops_no_queue() {
+    let rig = Rig::new();
+    let store = rig.open();
+    fill(&store, 0, 30);
+    dispatch_all(&store);
+    std::fs::remove_dir_all(rig.path("consumequeue")).unwrap();
+
+    fill(&store, 30, 320);
+    store.append(draft("other", 3, b"x")).unwrap();
+    dispatch_all(&store);
+
+    assert_eq!(store.queue_range("orders", QueueId(0)).unwrap().max, QueueOffset(350));
+    assert_eq!(bodies(&store, "orders", 0).last().unwrap(), "message 0349");
+    assert_eq!(bodies(&store, "other", 3), ["x"]);
+    kill(store);
+    let store = rig.open();
+    assert_eq!(bodies(&store, "orders", 0), numbered(350));
+}
+
+#[test]
 fn strange_files_are_left_alone() {
     let rig = Rig::new();
     let store = rig.open();

@@ -14,7 +14,7 @@ use std::{
 use latermq::{
     delay::{DelayOptions, LevelScheduler, RealQueue, RealTopics},
     env::{Directory, Env, FsDirectory, Operation, TestClock},
-    model::{MessageDraft, PhysicalOffset, QueueId},
+    model::{MessageDraft, PhysicalOffset, QueueId, Timestamp},
     store::{AppendError, FigureValue, MessageStore, PullQuery, Pulled},
 };
 use support::{Machine, SEGMENT_BYTES, START, bodies, dispatch_all, message};
@@ -26,9 +26,14 @@ struct Core {
     scheduler: Arc<LevelScheduler>,
 }
 
-struct EveryTopic;
+/// Every topic, and how many queues all of them have.
+struct EveryTopic(u64);
 
 impl RealTopics for EveryTopic {
+    fn queue_count(&self) -> u64 {
+        self.0
+    }
+
     fn resolve(&self, _: &str, queue_id: u32, _: PhysicalOffset) -> RealQueue {
         RealQueue::Deliver(QueueId(queue_id))
     }
@@ -36,8 +41,12 @@ impl RealTopics for EveryTopic {
 
 impl Core {
     fn on(machine: Machine) -> Self {
+        Self::with_queues(machine, 1)
+    }
+
+    fn with_queues(machine: Machine, queues: u64) -> Self {
         let options = DelayOptions { levels: "10s 1m".parse().unwrap(), ..DelayOptions::default() };
-        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic)));
+        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic(queues))));
         let store = machine.open_with(vec![scheduler.clone()]);
         Self { machine, store, scheduler }
     }
@@ -220,6 +229,39 @@ fn b113_all_that_waits_is_delivered_on_a_disk_that_was_filled_until_nothing_more
     }
 }
 
+#[test]
+fn b113_all_that_is_restored_on_a_disk_that_was_filled_until_nothing_more_was_taken_can_be_pulled_and_found() {
+    const QUEUES: u32 = 20;
+    for (segments, bytes) in [(16, 40), (17, 40), (18, 300), (30, 40)] {
+        let core = Core::with_queues(Machine::new(), QUEUES.into());
+        core.machine.disk.set_capacity(segments * SEGMENT_BYTES);
+        core.store.retain_once().unwrap();
+        let mut sent = 0;
+        loop {
+            let mut draft = message("orders", sent % QUEUES, &format!("m{sent}"), bytes);
+            draft.properties.set("DELAY", "1");
+            draft.properties.set("UNIQ_KEY", format!("U{sent}"));
+            draft.properties.set("KEYS", format!("a{sent} b{sent} c{sent}"));
+            if core.store.append(draft).is_err() {
+                break;
+            }
+            sent += 1;
+            dispatch_all(&core.store);
+        }
+        assert!(sent > 30, "{sent} messages in {segments} segments");
+
+        core.pass(11);
+
+        assert_eq!(core.figure("queueWriteFailures", None), 0, "{sent} messages in {segments} segments");
+        let arrived: usize = (0..QUEUES).map(|queue| bodies(&core.store, "orders", queue).len()).sum();
+        assert_eq!(arrived, sent as usize);
+        for n in 0..sent {
+            let found = core.store.query("orders", &format!("c{n}"), 9, Timestamp(0), Timestamp(i64::MAX));
+            assert_eq!(found.records.len(), 1, "message {n}");
+        }
+    }
+}
+
 #[cfg(debug_assertions)]
 #[test]
 fn taking_messages_without_room_would_leave_none_for_what_waits() {
@@ -327,7 +369,7 @@ impl Real {
             fatal: Arc::new(move |reason| told.lock().unwrap().push(reason.to_owned())),
         };
         let options = DelayOptions { levels: "10s 1m".parse().unwrap(), ..DelayOptions::default() };
-        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic)));
+        let scheduler = Arc::new(LevelScheduler::new(options, Arc::new(EveryTopic(1))));
         let store = MessageStore::open(support::options(), env, vec![scheduler.clone()]).unwrap();
         Self { folder, clock, fatal, store, scheduler }
     }

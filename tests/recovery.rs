@@ -1281,6 +1281,7 @@ fn store_34_a_full_disk_refuses_messages_and_loses_none() {
     assert!(matches!(again, Err(AppendError::DiskFull { .. })), "{again:?}");
 
     machine.disk.set_capacity(1 << 30);
+    machine.clock.advance(Duration::from_secs(1));
     for n in accepted..accepted + 60 {
         let appended = store.append(message("orders", 0, &format!("m{n}"), 1_500)).unwrap();
         assert_eq!(appended.queue_offset.0, n);

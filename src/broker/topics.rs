@@ -128,6 +128,12 @@ impl Topics {
         TopicConfigs { data_version: state.version, topic_config_table: table.collect() }
     }
 
+    /// How many queues all topics have together.
+    pub fn queue_count(&self) -> u64 {
+        let queues = |config: &Arc<TopicConfig>| config.read_queue_nums.max(config.write_queue_nums).max(0);
+        self.state().table.values().map(|config| u64::from(queues(config).unsigned_abs())).sum()
+    }
+
     /// The version of the table.
     pub(crate) fn version(&self) -> DataVersion {
         self.state().version

@@ -300,6 +300,10 @@ impl RealTopics for TopicsOfBroker {
             Resolved::Deleted => RealQueue::Deleted,
         }
     }
+
+    fn queue_count(&self) -> u64 {
+        self.0.get().map_or(0, |topics| topics.queue_count())
+    }
 }
 
 /// The name server of this process as the broker registers with it.

@@ -8,6 +8,11 @@ pub trait RealTopics: Send + Sync {
     /// queues becomes the id modulo their number. `waiting_since` is the position of the waiting record, by which a topic that was deleted
     /// later is told from one that was deleted before. Called on the scheduler's thread, once for each restored message.
     fn resolve(&self, topic: &str, queue_id: u32, waiting_since: PhysicalOffset) -> RealQueue;
+
+    /// How many queues all topics have: room on the disk is kept for their files. 0 if that is not known.
+    fn queue_count(&self) -> u64 {
+        0
+    }
 }
 
 /// What [`RealTopics::resolve`] found.

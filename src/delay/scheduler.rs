@@ -547,8 +547,10 @@ impl Scheduler {
 
     /// What waits.
     pub(super) fn owes(&self) -> Owed {
+        let none = Owed { queues: self.topics.queue_count(), ..Owed::default() };
         let state = self.state();
-        state.progress.levels.values().fold(Owed::default(), |owed, level| Owed {
+        state.progress.levels.values().fold(none, |owed, level| Owed {
+            queues: owed.queues,
             records: owed.records + level.pending(),
             bytes: owed.bytes + level.pending_bytes,
         })

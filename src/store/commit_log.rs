@@ -464,18 +464,18 @@ impl CommitLog {
         self.has_spare.store(false, Ordering::Relaxed);
         let segment = match spare.take().filter(|spare| spare.base == base) {
             Some(spare) => spare,
-            None => Arc::new(self.create_segment(base).map_err(AppendError::Io)?),
+            None => Arc::new(self.create_segment(base, 0).map_err(AppendError::Io)?),
         };
         self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment.clone());
         Ok(segment)
     }
 
-    /// Creates a segment, its blocks reserved, its existence durable.
-    fn create_segment(&self, base: PhysicalOffset) -> io::Result<Segment> {
+    /// Creates a segment, its blocks reserved, its existence durable. Beside the margin it leaves `kept` bytes of the disk.
+    fn create_segment(&self, base: PhysicalOffset, kept: u64) -> io::Result<Segment> {
         let path = Segment::path_in(&self.folder, base);
         // An attempt in vain would take the last space from the others for a while.
         let space = self.env.directory.space_of(&self.folder);
-        if space.is_ok_and(|space| space.free < self.segment_bytes + self.margin_bytes()) {
+        if space.is_ok_and(|space| space.free < self.segment_bytes + self.margin_bytes() + kept) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let file = match self.env.directory.create(&path, self.segment_bytes, Allocation::Real) {
@@ -507,15 +507,15 @@ impl CommitLog {
         (self.segment_bytes / 16).min(MARGIN_BYTES_MAX)
     }
 
-    /// Creates the segment after the newest one ahead of time, unless it is there.
-    pub(super) fn prepare_spare(&self) -> io::Result<()> {
+    /// Creates the segment after the newest one ahead of time, unless it is there. Beside the margin it leaves `kept` bytes of the disk.
+    pub(super) fn prepare_spare(&self, kept: u64) -> io::Result<()> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let base = {
             let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
             segments.last().map_or(self.written(), |segment| segment.end())
         };
         if spare.as_ref().is_none_or(|spare| spare.base != base) {
-            *spare = Some(Arc::new(self.create_segment(base)?));
+            *spare = Some(Arc::new(self.create_segment(base, kept)?));
             self.has_spare.store(true, Ordering::Relaxed);
         }
         Ok(())

@@ -204,6 +204,11 @@ impl ConsumeQueues {
         Ok(Arc::clone(of_topic.entry(queue_id).or_insert(queue)))
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.read_table().values().map(|queues| queues.len() as u64).sum()
+    }
+
     /// Every queue, by topic and queue id: always in one order, so that a simulation can be repeated.
     pub(super) fn all(&self) -> Vec<Arc<ConsumeQueue>> {
         let table = self.read_table();

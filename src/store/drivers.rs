@@ -202,7 +202,7 @@ fn upkeep(store: &MessageStore) {
     );
     let (checkpoints, retention) = (FailureRow::new("write a checkpoint"), FailureRow::new("go on with retention"));
     while !store.drivers.is_stopping() {
-        let spare = store.log.prepare_spare();
+        let spare = store.log.prepare_spare(store.room.kept());
         tell(store, &spares, &spare);
         tell(store, &clock, &store.follow_clock());
         let dispatched = PhysicalOffset(store.dispatched.load(Ordering::Acquire));

@@ -47,7 +47,7 @@ const HEADER_BYTES: usize = 40;
 const SLOT_BYTES: u64 = 4;
 const ENTRY_BYTES: usize = 20;
 /// [`ENTRY_BYTES`] as a distance in a file.
-const ENTRY_STEP: u64 = 20;
+pub(super) const ENTRY_STEP: u64 = 20;
 const NAME_DIGITS: usize = 17;
 /// The least that a disk writes whole.
 const SECTOR_BYTES: u64 = 512;
@@ -57,6 +57,11 @@ const CHUNK_BYTES: u64 = 60_000;
 pub(super) const QUERY_STEPS_MAX: usize = 1 << 20;
 /// Most entries that wait for a file that cannot be written; the index is set aside then.
 pub(super) const PENDING_ENTRIES_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
+
+/// How many bytes of a file with so many slots lie before its entries.
+pub(super) const fn begin_of_entries(slots: u32) -> u64 {
+    HEADER_BYTES as u64 + slots as u64 * SLOT_BYTES
+}
 
 /// All index files of a store.
 ///

@@ -14,8 +14,8 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Admission, AdmitContext, AppendError, ClockJumps, FailureRow, Figure, FigureValue, FlushPolicy, Plugin, Refusal,
-    RefusalKind, SettingChange, StateFile, StoreError, StoreHandle, StoreOptions,
+    Admission, AdmitContext, AppendError, ClockJumps, FailureRow, Figure, FigureValue, FlushPolicy, Owed, Plugin,
+    Refusal, RefusalKind, SettingChange, StateFile, StoreError, StoreHandle, StoreOptions,
     checkpoint::{Checkpoint, CheckpointFiles, LastRecord, RocketmqCheckpoint},
     commit_log::{CommitLog, Encoded},
     consume_queues::ConsumeQueues,
@@ -61,6 +61,8 @@ pub struct MessageStore {
     pub(super) dispatcher: Dispatcher,
     pub(super) dispatching: Mutex<Dispatching>,
     pub(super) dispatched: AtomicU64,
+    /// Records that were appended and not dispatched yet.
+    undispatched: AtomicU64,
     pub(super) checkpointed: AtomicU64,
     pub(super) room: Room,
     pub(super) damaged_bytes: AtomicU64,
@@ -169,6 +171,7 @@ impl MessageStore {
                 dispatcher: Dispatcher::new(queues, index, plugins, deletions, clock),
                 dispatching: Mutex::default(),
                 dispatched: AtomicU64::new(0),
+                undispatched: AtomicU64::new(0),
                 checkpointed: AtomicU64::new(0),
                 room: Room::default(),
                 damaged_bytes: AtomicU64::new(0),
@@ -262,7 +265,7 @@ impl MessageStore {
         let admitted = drafts.into_iter().map(|mut draft| {
             let before = encoded.mark();
             let admitted = self.admit(&mut draft, None, &mut encoded).and_then(|()| {
-                let taken = self.room.take(self, encoded.room_bytes_since(&before));
+                let taken = self.room.take(self, encoded.room_bytes_since(&before), 1);
                 taken.inspect_err(|_| encoded.truncate(&before))
             });
             self.room.count(admitted)
@@ -301,7 +304,7 @@ impl MessageStore {
                 self.admit(&mut draft, envelope, &mut encoded)?;
             }
             self.health.check()?;
-            self.room.take(self, encoded.room_bytes)?;
+            self.room.take(self, encoded.room_bytes, encoded.len() as u64)?;
             self.append_encoded(&mut encoded, true)
         };
         self.room.count(append())
@@ -345,8 +348,10 @@ impl MessageStore {
     }
 
     fn append_encoded(&self, encoded: &mut Encoded, together: bool) -> Result<Vec<Appended>, AppendError> {
+        let count = encoded.len() as u64;
+        self.undispatched.fetch_add(count, Ordering::Relaxed);
         let appended = self.log.append(encoded, &self.dispatcher.plugins, together);
-        let appended = appended.map_err(|error| match error {
+        let appended = appended.inspect_err(|_| self.dispatched_records(count)).map_err(|error| match error {
             AppendError::Io(error) if is_full(&error) => self.room.no_space(self, &error),
             error => error,
         })?;
@@ -354,11 +359,25 @@ impl MessageStore {
         Ok(appended)
     }
 
-    /// Bytes that the records which wait will take when they are written once more. What is not dispatched yet may all wait.
-    pub(super) fn owed_bytes(&self) -> u64 {
+    /// Records and bytes that the records which wait will take when they are written once more. What is not dispatched yet may all wait.
+    pub(super) fn owed(&self) -> Owed {
         let behind = self.log.written().since(PhysicalOffset(self.dispatched.load(Ordering::Acquire)));
-        let owed = self.dispatcher.plugins.iter().map(|plugin| plugin.owes());
-        owed.map(|owed| owed.bytes + owed.records * RECORD_EXTRA_BYTES).sum::<u64>() + behind
+        let undispatched = Owed { records: self.undispatched_records(), bytes: behind, queues: 0 };
+        self.dispatcher.plugins.iter().map(|plugin| plugin.owes()).fold(undispatched, |owed, by_plugin| Owed {
+            records: owed.records + by_plugin.records,
+            bytes: owed.bytes + by_plugin.bytes + by_plugin.records * RECORD_EXTRA_BYTES,
+            queues: owed.queues.max(by_plugin.queues),
+        })
+    }
+
+    /// How many records have no entries in queues and index yet, about.
+    pub(super) fn undispatched_records(&self) -> u64 {
+        self.undispatched.load(Ordering::Relaxed)
+    }
+
+    fn dispatched_records(&self, count: u64) {
+        let rest = |undispatched: u64| Some(undispatched.saturating_sub(count));
+        let _ = self.undispatched.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }
 
     /// Whether an answer must wait for durability ([`FlushPolicy::Sync`]).
@@ -558,7 +577,7 @@ impl MessageStore {
             },
             number("mendedQueueEntries", self.mended_entries.load(Ordering::Relaxed)),
         ];
-        figures.push(number("pendingRoomBytes", self.owed_bytes()));
+        figures.push(number("pendingRoomBytes", self.owed().bytes));
         figures.push(number("damagedRanges", self.damaged_ranges.load(Ordering::Relaxed)));
         figures.push(number("damagedMessages", self.damaged_messages.load(Ordering::Relaxed)));
         figures.push(number("damagedRangesUncounted", self.damaged_uncounted.load(Ordering::Relaxed)));
@@ -651,6 +670,7 @@ impl MessageStore {
         }
         dispatching.position = from.plus(at as u64);
         self.dispatched.store(dispatching.position.0, Ordering::Release);
+        self.dispatched_records(records.len() as u64);
         self.catch_up(dispatching.position)?;
         Ok(dispatching.position < limit)
     }

@@ -148,6 +148,8 @@ pub struct Owed {
     pub records: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// To how many queues they go at most, those included that have no files yet.
+    pub queues: u64,
 }
 
 /// A number by which a plugin recognises its own draft under the append lock.

@@ -764,8 +764,8 @@ struct Expected {
 }
 
 impl NextOffsets {
-    /// Whether a record has the next offset of its queue, or the first of all. Of a queue without entries nothing is known where the queues do not
-    /// hold what was before.
+    /// Whether a record has the next offset of its queue, or the first of all. Where the queues do not hold what was before, the first record of
+    /// each is believed.
     ///
     /// A record that leaves out no more offsets than there were records is right all the same: the one before it in its queue had damage in its
     /// topic, queue or flags, which have no checksum, and went elsewhere. Not so where a write may have been torn: then it is left of an earlier one.
@@ -787,7 +787,11 @@ impl NextOffsets {
         }
         let expected = self.next.entry(key).or_insert_with(|| {
             let end = store.dispatcher.queues.get(topic, queue_id).and_then(|queue| queue.end());
-            end.map_or(Expected { next: found, before_gap: Some(0) }, |end| Expected { next: end.0, before_gap: None })
+            match end.map_or(0, |end| end.0) {
+                // The queue may have lost its end.
+                end if end == 0 || found > end && !self.knows_queues => Expected { next: found, before_gap: Some(end) },
+                end => Expected { next: end, before_gap: None },
+            }
         });
         let is_gap = found > expected.next && (self.has_gaps || found - expected.next <= unnoticed);
         if is_gap && !self.has_gaps {

@@ -3,14 +3,16 @@
 //! The log grows by whole segments. What can still be written is the rest of the newest segment, the spare one that is reserved ahead, and as
 //! many more as the disk takes. Of that a client's message gets what is left
 //!
-//! - when all that waits is written a second time (what plugins owe, see [`Plugin::owes`](super::Plugin::owes)); what retention could delete at
-//!   once counts as room;
+//! - when all that waits is written a second time (what plugins owe, see [`Plugin::owes`](super::Plugin::owes)), and its entries are written to
+//!   queues and index; what retention could delete at once counts as room;
 //! - while the use of the disk stays at or below `diskSpaceWarningLevelRatio`.
 //!
 //! So what waits always finds room. What plugins append is not asked here: it takes what there is.
 //!
-//! To ask the file system for each message would cost more than the message. [`Room::look`] grants an allowance, each message takes its part,
-//! and the next look comes when it is used up, and once a second while messages are refused.
+//! To ask the file system for each message would cost more than the message. [`Room::look`] grants an allowance, in bytes of log and in messages,
+//! each message takes its part, and the next look comes when it is used up, and once a second while messages are refused.
+//!
+//! Queues and index are sparse files: what an entry costs depends on the pages that are there. [`Growth`] bounds it from above.
 
 use std::{
     io,
@@ -22,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use super::{AppendError, MessageStore};
+use super::{AppendError, MessageStore, QUEUE_ENTRY_BYTES, StoreOptions, index};
 use crate::mutation::Mutation;
 
 /// Least bytes that one look grants if there is room: what others write to the disk is noticed after so much.
@@ -33,6 +35,19 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 /// What a restored record may take more than the waiting one: a longer topic, entries in queue and index.
 pub(super) const RECORD_EXTRA_BYTES: u64 = 256;
+
+/// What a file system gives at once.
+const PAGE_BYTES: u64 = 4096;
+/// Pages of a queue without files: its first page, perhaps a second one, and the folders of topic and queue.
+const NEW_QUEUE_PAGES: u64 = 4;
+/// Pages by which state files may grow, and that they take while they are written anew.
+const STATE_PAGES: u64 = 8;
+/// Keys of a message for which room is kept in the index. It costs queries, not messages, if those that wait have more.
+const KEYS: u64 = 4;
+/// Most messages that one look grants.
+const MESSAGES_MAX: u64 = 1 << 16;
+/// A look grants one message for so many bytes of a segment.
+const BYTES_PER_MESSAGE: u64 = 4096;
 
 /// Why a message of a client was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +87,12 @@ impl Reason {
 /// Grants and refuses room; see the module.
 #[derive(Default)]
 pub(super) struct Room {
+    /// Bytes of log.
     allowance: AtomicU64,
+    /// Messages.
+    messages: AtomicU64,
+    /// Bytes of the disk that are for queues, index and state files.
+    kept: AtomicU64,
     state: Mutex<State>,
     refused: [AtomicU64; Reason::ALL.len()],
 }
@@ -102,23 +122,23 @@ struct Seen {
 }
 
 impl Room {
-    /// Takes `bytes` for a message of a client.
+    /// Takes `bytes` of log for so many messages of a client.
     ///
     /// # Errors
     /// [`AppendError::DiskFull`].
-    pub(super) fn take(&self, store: &MessageStore, bytes: u64) -> Result<(), AppendError> {
-        if self.deduct(bytes) {
+    pub(super) fn take(&self, store: &MessageStore, bytes: u64, messages: u64) -> Result<(), AppendError> {
+        if self.deduct(bytes, messages) {
             return Ok(());
         }
         let mut state = self.state();
-        if self.deduct(bytes) {
+        if self.deduct(bytes, messages) {
             return Ok(());
         }
         let now = store.env.clock.since_boot();
         let is_new = state.seen.is_some() && now.saturating_sub(state.looked_at) < LOOK_PAUSE;
         if !(is_new && state.refusing.is_some()) {
-            self.look_locked(store, &mut state);
-            if self.deduct(bytes) {
+            self.look_locked(store, &mut state, messages);
+            if self.deduct(bytes, messages) {
                 return Ok(());
             }
         }
@@ -128,18 +148,32 @@ impl Room {
         Err(AppendError::DiskFull { reason: reason.name(), remark })
     }
 
-    fn deduct(&self, bytes: u64) -> bool {
-        let rest = |allowance: u64| allowance.checked_sub(bytes);
-        self.allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
-            || Mutation::AdmitWithoutRoom.is_on()
+    fn deduct(&self, bytes: u64, messages: u64) -> bool {
+        let deduct = |from: &AtomicU64, amount: u64| {
+            from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(amount)).is_ok()
+        };
+        if !deduct(&self.messages, messages) {
+            return Mutation::AdmitWithoutRoom.is_on();
+        }
+        if !deduct(&self.allowance, bytes) {
+            self.messages.fetch_add(messages, Ordering::Relaxed);
+            return Mutation::AdmitWithoutRoom.is_on();
+        }
+        true
+    }
+
+    /// Bytes of the disk that are for queues, index and state files, as the last look saw it: nothing is made ahead of time of them.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// Looks how much room there is.
     pub(super) fn look(&self, store: &MessageStore) {
-        self.look_locked(store, &mut self.state());
+        self.look_locked(store, &mut self.state(), 0);
     }
 
-    fn look_locked(&self, store: &MessageStore, state: &mut State) {
+    /// Grants at least so many messages, if there is room for them.
+    fn look_locked(&self, store: &MessageStore, state: &mut State, messages: u64) {
         let options = &store.options;
         let directory = &store.env.directory;
         let spaces = directory.space_of(&options.commit_log_folder).and_then(|log| Ok((log, directory.space()?)));
@@ -148,6 +182,7 @@ impl Room {
             Err(error) => {
                 tracing::warn!(%error, "cannot ask for the free space of the disk");
                 self.allowance.store(ALLOWANCE_BYTES, Ordering::Relaxed);
+                self.messages.store(MESSAGES_MAX.max(messages), Ordering::Relaxed);
                 return;
             }
         };
@@ -157,6 +192,13 @@ impl Room {
         let ready = store.log.ready_bytes();
         let margin = store.log.margin_bytes();
         let segments = |bytes: u64| bytes.saturating_sub(margin) / options.segment_bytes;
+
+        let owed = store.owed();
+        let granted = (options.segment_bytes / BYTES_PER_MESSAGE).clamp(1, MESSAGES_MAX).max(messages);
+        // What is granted may all wait: it is written twice.
+        let entries = owed.records + 2 * granted + store.undispatched_records();
+        let kept = Growth::of(options, entries, store.dispatcher.queues.count(), owed.queues).bytes();
+        self.kept.store(kept, Ordering::Relaxed);
 
         let limit = (u128::from(space.total) * u128::from(options.disk_full_percent) / 100) as u64;
         let used = space.total.saturating_sub(space.free);
@@ -172,12 +214,17 @@ impl Room {
         } else {
             ready + segments(limit.saturating_sub(used)) * usable
         };
-        let owed = store.owed_bytes();
-        let in_all = ready + (segments(space.free) + store.deletable_segments()) * usable;
-        let by_pending = in_all.saturating_sub(unused).saturating_sub(owed);
+        let deletable = store.deletable_segments() * options.segment_bytes;
+        // Two disks of one size are taken for one.
+        let beside_log = if root.total == space.total { kept } else { 0 };
+        let in_all = ready + segments((space.free + deletable).saturating_sub(beside_log)) * usable;
+        let by_pending =
+            if root.free + deletable < kept { 0 } else { in_all.saturating_sub(unused).saturating_sub(owed.bytes) };
+        let owed = owed.bytes;
         let most = ALLOWANCE_BYTES.max(4 * options.body_bytes_max as u64);
         let allowance = by_use.min(by_pending).min(most);
         self.allowance.store(allowance, Ordering::Relaxed);
+        self.messages.store(granted, Ordering::Relaxed);
         let seen = Seen { path, used_percent, by_use, by_pending, owed };
         state.seen = Some(seen.clone());
         state.looked_at = store.env.clock.since_boot();
@@ -265,6 +312,34 @@ impl Seen {
             store.options.segment_bytes
         );
         (Reason::DiskUse, remark)
+    }
+}
+
+/// By how many pages queues, index and state files grow at most.
+struct Growth {
+    queue_pages: u64,
+    index_pages: u64,
+}
+
+impl Growth {
+    /// With so many records more in the log: they go to `queues` that have files, and to `all_queues`, of which some have none.
+    fn of(options: &StoreOptions, records: u64, queues: u64, all_queues: u64) -> Self {
+        let pages = |bytes: u64| bytes.div_ceil(PAGE_BYTES);
+        // In each queue the entries begin within a page and end within one; each file that is begun ends the page before it.
+        let new_files = records / (options.queue_file_bytes / QUEUE_ENTRY_BYTES).max(1);
+        let begun = records.min(2 * queues) + NEW_QUEUE_PAGES * records.min(all_queues.saturating_sub(queues));
+        let queue_pages = pages(records * QUEUE_ENTRY_BYTES) + new_files + begun;
+
+        let keys = if options.index_enabled { records * KEYS } else { 0 };
+        let files = keys / u64::from(options.index_entries.saturating_sub(1).max(1)) + 2;
+        // Each key may be the first in its part of the slots.
+        let slot_pages = keys.min(files * pages(index::begin_of_entries(options.index_slots)));
+        let index_pages = if keys == 0 { 0 } else { pages(keys * index::ENTRY_STEP) + 2 * files + slot_pages };
+        Self { queue_pages, index_pages }
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.queue_pages + self.index_pages + STATE_PAGES) * PAGE_BYTES
     }
 }
 

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use latermq::{
     delay::DelayLevel,
-    model::{QueueId, dlq_topic, retry_topic},
+    env::{Directory, MemoryDirectory},
+    model::{PhysicalOffset, QueueId, dlq_topic, names, retry_topic},
     protocol::{
         Command, RequestCode,
         header::{
@@ -13,12 +14,13 @@ use latermq::{
             QueryMessageHeader, SendBackHeader, SendHeader, TopicHeader, UpdateConsumerOffsetHeader, pull_flag,
         },
     },
-    record::Records,
+    record::{self, Frame, Record, Records},
 };
 
 use crate::{
+    faults::segment_path,
     ledger::{Id, Message, send_request},
-    machine::{BODY_BYTES_MAX, QUEUES},
+    machine::{BODY_BYTES_MAX, QUEUES, SEGMENT_BYTES},
     reader::{Queue, Sighting, is_internal},
     workload::Simulation,
 };
@@ -27,12 +29,17 @@ use crate::{
 const GROUPS: [&str; 2] = ["group", "others"];
 /// The level of a first retry.
 const FIRST_RETRY_LEVEL: i32 = 3;
+/// Kinds of illegal requests that send one message, and then a batch.
+const ILLEGAL_SINGLE: u32 = 10;
+const ILLEGAL_BATCH: u32 = 2;
 /// After how many retries a message is dead.
 const RETRIES_MAX: i32 = 16;
 
 /// What a request was that is not answered yet.
 pub(crate) enum Pending {
     Send(Vec<Id>),
+    /// One that must be refused.
+    Illegal(u32),
     GiveBack(Id),
     /// Whoever asked takes the answer himself.
     Now,
@@ -43,12 +50,18 @@ pub(crate) type Offsets = BTreeMap<(&'static str, Queue), Vec<Option<i64>>>;
 
 impl Simulation {
     /// Sends a request; its answer may come now or later.
-    pub(crate) fn request(&mut self, mut request: Command, pending: Pending) -> i32 {
+    pub(crate) fn request(&mut self, request: Command, pending: Pending) -> i32 {
+        let request = self.number(request, pending);
+        self.machine.process().send(request);
+        self.next_opaque
+    }
+
+    /// Gives a request its number.
+    fn number(&mut self, mut request: Command, pending: Pending) -> Command {
         self.next_opaque += 1;
         request.opaque = self.next_opaque;
         self.pending.insert(self.next_opaque, pending);
-        self.machine.process().send(request);
-        self.next_opaque
+        request
     }
 
     /// Asks for what is answered at once.
@@ -67,8 +80,62 @@ impl Simulation {
         self.collect_answers();
     }
 
+    /// Sends messages, each by itself, that come to the broker together; perhaps one among them is illegal.
+    pub(crate) fn send_together(&mut self) {
+        let count = self.rng.usize(2..=6);
+        let illegal = if self.rng.u32(..3) == 0 { Some(self.rng.usize(..count)) } else { None };
+        let before = self.machine.process().store.log_range().1;
+        let (mut ids, mut requests) = (Vec::new(), Vec::new());
+        for at in 0..count {
+            if illegal == Some(at) {
+                let kind = self.rng.u32(..ILLEGAL_SINGLE);
+                let (_, request) = self.illegal_request(kind);
+                requests.push((request, Pending::Illegal(kind)));
+                continue;
+            }
+            let level = if self.rng.u32(..3) == 0 { 0 } else { self.rng.u32(1..12) };
+            let message = self.draw_message(level);
+            let id = self.ledger.sending(message);
+            ids.push(id);
+            requests.push((self.ledger.request(&[id]), Pending::Send(vec![id])));
+        }
+        let requests = requests.into_iter().map(|(request, pending)| self.number(request, pending)).collect();
+        self.machine.process().send_together(requests);
+        let ends = self.ends_behind(before);
+        for id in &ids {
+            self.ledger.message_mut(*id).end = ends.get(id).copied();
+        }
+        self.say(&format!("send {ids:?} together, an illegal one at {illegal:?}; stored {ends:?}"));
+        self.collect_answers();
+    }
+
+    /// Which messages lie behind a position of the log, and where each ends.
+    fn ends_behind(&self, from: PhysicalOffset) -> BTreeMap<Id, PhysicalOffset> {
+        let end = self.machine.process().store.log_range().1;
+        // A copy can be read whatever becomes of the disk.
+        let disk = if end > from { self.machine.directory.kill() } else { MemoryDirectory::new() };
+        let (mut at, mut ends) = (from, BTreeMap::new());
+        while at < end {
+            let base = at.0 / SEGMENT_BYTES * SEGMENT_BYTES;
+            let segment = Bytes::from(disk.read(&segment_path(base)).unwrap().expect("the segment is there"));
+            let rest = segment.slice(usize::try_from(at.0 - base).unwrap()..);
+            match record::kind(&rest) {
+                Frame::Record { .. } => {
+                    let record = Record::parse(&rest).expect("what was appended can be read");
+                    let view = record.view();
+                    let keys = view.properties().get(names::KEYS).and_then(|id| id.parse().ok()).expect("a number");
+                    let id = self.ledger.id_of(keys, view.reconsume_times()).expect("it was sent");
+                    assert_eq!(ends.insert(id, view.end()), None, "message {id} was appended twice");
+                    at = view.end();
+                }
+                _ => at = PhysicalOffset(base + SEGMENT_BYTES),
+            }
+        }
+        ends
+    }
+
     /// If the log grew, then by these messages.
-    fn note_appended(&mut self, ids: &[Id], before: latermq::model::PhysicalOffset) {
+    fn note_appended(&mut self, ids: &[Id], before: PhysicalOffset) {
         let end = self.machine.process().store.log_range().1;
         for id in ids {
             self.ledger.message_mut(*id).end = (end > before).then_some(end);
@@ -84,16 +151,23 @@ impl Simulation {
                 self.answered = Some(answer);
                 return;
             }
+            Pending::Illegal(kind) => {
+                assert!(answer.code != 0, "an illegal request of kind {kind} was taken");
+                return;
+            }
             Pending::Send(ids) => ids,
             Pending::GiveBack(id) => vec![id],
         };
         if answer.code == 0 {
             for id in ids {
+                assert!(self.ledger.message(id).end.is_some(), "message {id} is acknowledged, and not in the log");
                 self.ledger.acknowledge(id, waits);
             }
             return;
         }
         self.say(&format!("{ids:?} refused with {}: {:?}", answer.code, answer.remark));
+        let is_stored = ids.iter().any(|id| self.ledger.message(*id).end.is_some());
+        assert!(!is_stored || self.machine.must_end(), "{ids:?} refused, and in the log: {:?}", answer.remark);
         let gives_back_what_is_gone = answer.remark.as_deref().is_some_and(|remark| remark.starts_with("look message"));
         assert!(
             self.may_fail() || gives_back_what_is_gone,
@@ -105,6 +179,14 @@ impl Simulation {
 
     /// A request that a broker must refuse.
     pub(crate) fn send_illegal_request(&mut self) {
+        let kind = self.rng.u32(..ILLEGAL_SINGLE + ILLEGAL_BATCH);
+        let (id, request) = self.illegal_request(kind);
+        let answer = self.ask(request);
+        self.say(&format!("request send {id} illegally ({kind}): {}", answer.code));
+        assert!(answer.code != 0, "an illegal request of kind {kind} was taken");
+    }
+
+    fn illegal_request(&mut self, kind: u32) -> (Id, Command) {
         let mut message = self.draw_message(1);
         message.topic = "orders".into();
         let id = self.ledger.sending(message);
@@ -114,7 +196,6 @@ impl Simulation {
             let properties = format!("{}{property}", header.properties.as_deref().unwrap_or_default());
             SendHeader { properties: Some(properties.into()), ..header.clone() }
         };
-        let kind = self.rng.u32(..12);
         let (header, body) = match kind {
             0 => (header, Bytes::new()),
             1 => (header, Bytes::from(vec![1; BODY_BYTES_MAX + 1])),
@@ -133,9 +214,7 @@ impl Simulation {
                 (SendHeader { batch: Some(true), properties: None, ..header }, request.body.to_bytes())
             }
         };
-        let answer = self.ask(send_request(&header, body));
-        self.say(&format!("request send {id} illegally ({kind}): {}", answer.code));
-        assert!(answer.code != 0, "an illegal request of kind {kind} was taken");
+        (id, send_request(&header, body))
     }
 
     // Consuming.

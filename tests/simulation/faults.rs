@@ -65,6 +65,22 @@ impl Simulation {
         self.act_while_faulty(operation == Operation::Read, 0..u64::MAX);
     }
 
+    /// The log fails as messages come together: what one of them cannot have the others may.
+    pub(crate) fn send_together_while_log_fails(&mut self) {
+        let operation = *self.rng.choice(&[Operation::Write, Operation::Write, Operation::Create]).unwrap();
+        let kind = if self.rng.bool() { ErrorKind::StorageFull } else { ErrorKind::Other };
+        let (after, times) = (self.rng.u64(..4), self.rng.u64(1..4));
+        self.machine.directory.fail_under(Path::new("commitlog"), operation, after, kind, times);
+        self.faulty = true;
+        self.say(&format!("{operation:?} of the log fails {times} times after {after}: {kind:?}"));
+        for _ in 0..3 {
+            if !self.machine.must_end() {
+                self.send_together();
+            }
+        }
+        self.heal();
+    }
+
     /// An old segment cannot be read for a while.
     pub(crate) fn segment_unreadable(&mut self) {
         let Some(range) = self.draw_old_bytes() else { return };
@@ -593,7 +609,7 @@ impl Simulation {
     }
 }
 
-fn segment_path(base: u64) -> PathBuf {
+pub(crate) fn segment_path(base: u64) -> PathBuf {
     Path::new("commitlog").join(format!("{base:020}"))
 }
 

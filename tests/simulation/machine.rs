@@ -1,6 +1,7 @@
 //! The simulated machine: clocks, a disk, and at most one process on it.
 
 use std::{
+    collections::VecDeque,
     mem,
     path::Path,
     sync::{Arc, Mutex, OnceLock},
@@ -92,6 +93,10 @@ impl RealTopics for LateTopics {
             Resolved::Deleted => RealQueue::Deleted,
         }
     }
+
+    fn queue_count(&self) -> u64 {
+        self.0.get().map_or(0, |topics| topics.queue_count())
+    }
 }
 
 impl Process {
@@ -99,6 +104,18 @@ impl Process {
     pub(crate) fn send(&self, request: Command) {
         let responder = Responder::new(&self.client, &request);
         self.broker.handle(&self.client, request, responder);
+    }
+
+    /// Hands requests to the broker that came together.
+    pub(crate) fn send_together(&self, requests: Vec<Command>) {
+        let with_responder = |request| {
+            let responder = Responder::new(&self.client, &request);
+            (request, responder)
+        };
+        let mut requests: VecDeque<_> = requests.into_iter().map(with_responder).collect();
+        while !requests.is_empty() {
+            self.broker.handle_some(&self.client, &mut requests);
+        }
     }
 
     /// A figure of the store.

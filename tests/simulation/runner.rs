@@ -87,9 +87,16 @@ fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs one seed.
+/// Runs the two worlds of one seed.
 fn run_seed(seed: u64, verbose: bool) -> Result<u64, String> {
-    catch(&format!("seed {seed}"), |history| Simulation::new(seed, history, verbose).run()).map_err(|failure| {
+    let run = |is_harsh| {
+        let what = format!("{} seed {seed}", if is_harsh { "harsh" } else { "mild" });
+        catch(&what, |history| {
+            let simulation = Simulation::new(seed, history, verbose);
+            if is_harsh { simulation.harsh().run() } else { simulation.run() }
+        })
+    };
+    run(false).and_then(|_| run(true)).map_err(|failure| {
         format!(
             "{failure}\nto run it again: LATERMQ_SIM_SEED={seed} cargo test --test simulation whatever_happens -- --nocapture"
         )

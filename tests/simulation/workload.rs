@@ -231,6 +231,7 @@ impl Simulation {
             87 if self.is_harsh => self.log_takes_nothing(),
             88 if self.is_harsh => self.fill_disk_until_refused(),
             89 if self.is_harsh => self.damage_behind_checkpoint(),
+            85 => self.send_together_while_log_fails(),
             90 => self.jump_and_lose_power(),
             91 => self.damage(),
             92 => self.segment_unreadable(),
@@ -247,7 +248,8 @@ impl Simulation {
 
     pub(crate) fn act_without_faults(&mut self) {
         match self.rng.u32(..100) {
-            0..21 => self.send(),
+            0..17 => self.send(),
+            17..21 => self.send_together(),
             21..24 => self.send_batch(),
             24..26 => self.send_illegal(),
             26..28 => self.send_illegal_request(),

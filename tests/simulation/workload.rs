@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use latermq::{
-    delay::{DelayLevel, LevelTable},
+    delay::{DelayLevel, LevelTable, PAUSE_MAX},
     env::{Clock, Directory},
     model::{Properties, Timestamp},
     protocol::Command,
@@ -732,13 +732,21 @@ impl Simulation {
             }
             match tick.next_deadline {
                 None => break,
-                Some(next) => self.machine.advance(next.since(process.store.now()) + Duration::from_millis(1)),
+                // What cannot be read is tried again every few milliseconds, until it is set aside.
+                Some(next) => {
+                    self.machine.advance(
+                        next.since(process.store.now()).max(Duration::from_millis(50)) + Duration::from_millis(1),
+                    );
+                }
             }
         }
         self.settle();
         self.machine.advance(Duration::from_secs(30 * 86_400));
-        self.work();
-        self.work();
+        for _ in 0..4 {
+            self.work();
+            self.machine.work();
+            self.machine.advance(PAUSE_MAX);
+        }
         self.settle();
         self.reader.read_again(&self.machine, &self.ledger);
         if let Err(silent) = oracle::all_reported(&self.ledger, &self.reader) {

@@ -153,9 +153,11 @@ fn b01_b110_b111_a_disk_that_fills_up_refuses_sends_delivers_what_waits_and_goes
     let refusal = send_until_refused(&mut client, &ledger, "filling");
 
     let path = place.store();
-    for part in [" 14: ", path.to_str().unwrap(), "%", "90"] {
+    for part in [" 14: ", path.to_str().unwrap(), "%"] {
         assert!(refusal.contains(part), "{part} does not stand in the refusal: {refusal}");
     }
+    // On so small a disk what is kept for those that wait may be the nearer limit.
+    assert!(refusal.contains("diskSpaceWarningLevelRatio = 90") || refusal.contains("bytes are kept for"), "{refusal}");
     assert!(disk.used_percent() <= 97, "{} % are used when sends are refused", disk.used_percent());
     // Nothing but sends is refused.
     let pulled = client.pull("orders", 0, 0, Duration::ZERO).unwrap();
@@ -309,7 +311,14 @@ fn b112_retention_keeps_up_with_writes_at_full_speed_and_the_disk_never_fills() 
     while offset < client.max_offset("orders", 0).unwrap() {
         let pulled = client.pull("orders", 0, offset, Duration::ZERO).unwrap();
         // Retention may go on meanwhile: then it goes on at the first message that is left.
-        let from = if offset < pulled.min { pulled.min } else { offset };
+        let mut from = if offset < pulled.min { pulled.min } else { offset };
+        let first = pulled.records.first().map_or(from, |record| record.view().queue_offset().0.try_into().unwrap());
+        if first > from {
+            // What was deleted between the look at the range and at the records is passed over; the range follows.
+            let min = |client: &mut Client| client.pull("orders", 0, first, Duration::ZERO).unwrap().min;
+            wait_until("the queue begins behind what was deleted", SOON, || min(&mut client) >= first);
+            from = first;
+        }
         for (record, expected) in pulled.records.iter().zip(from..) {
             assert_eq!(record.view().queue_offset().0, u64::try_from(expected).unwrap());
             assert!(record.view().body_is_sound());

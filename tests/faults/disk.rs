@@ -156,8 +156,9 @@ fn b01_b110_b111_a_disk_that_fills_up_refuses_sends_delivers_what_waits_and_goes
     for part in [" 14: ", path.to_str().unwrap(), "%"] {
         assert!(refusal.contains(part), "{part} does not stand in the refusal: {refusal}");
     }
-    // On so small a disk what is kept for those that wait may be the nearer limit.
-    assert!(refusal.contains("diskSpaceWarningLevelRatio = 90") || refusal.contains("bytes are kept for"), "{refusal}");
+    // On so small a disk what is kept for those that wait may be the nearer limit; then there is room when they are delivered.
+    let is_by_use = refusal.contains("diskSpaceWarningLevelRatio = 90");
+    assert!(is_by_use || refusal.contains("bytes are kept for"), "{refusal}");
     assert!(disk.used_percent() <= 97, "{} % are used when sends are refused", disk.used_percent());
     // Nothing but sends is refused.
     let pulled = client.pull("orders", 0, 0, Duration::ZERO).unwrap();
@@ -165,7 +166,8 @@ fn b01_b110_b111_a_disk_that_fills_up_refuses_sends_delivers_what_waits_and_goes
     client.commit("consumers", "orders", 0, 1).unwrap();
     let level_1 = |client: &mut Client| client.figures().unwrap()["delayPending{level=1}"].parse::<f64>().unwrap();
     wait_until("what falls due is delivered", Duration::from_secs(10), || level_1(&mut client) == 0.0);
-    assert!(try_send(&mut client, &ledger, &message(0, 0, "still-refused")).is_err());
+    let sent = try_send(&mut client, &ledger, &message(0, 0, "still-refused"));
+    assert!(sent.is_err() || !is_by_use, "refused before with: {refusal}");
 
     // Somebody else takes all that is left, until after the rest fell due.
     let filler = disk.fill();

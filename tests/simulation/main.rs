@@ -39,7 +39,7 @@ use machine::End;
 use workload::Simulation;
 
 /// Seeds that every run of the tests tries.
-const SEEDS: u64 = 80;
+const SEEDS: u64 = 50;
 
 #[test]
 fn nothing_is_lost_early_repeated_or_out_of_order_whatever_happens() {

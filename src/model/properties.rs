@@ -233,7 +233,12 @@ impl<'a> PropertiesView<'a> {
     /// The values of several names, in one pass, as they stand in the text.
     pub fn find<const N: usize>(self, names: [&str; N]) -> [Option<&'a [u8]>; N] {
         let mut values = [None; N];
+        // Most pairs are passed over by the length of their name alone.
+        let lengths = names.iter().fold(0_u64, |lengths, name| lengths | 1 << (name.len() % 64));
         for (found, value) in self.iter() {
+            if lengths >> (found.len() % 64) & 1 == 0 {
+                continue;
+            }
             for (name, slot) in names.iter().zip(&mut values) {
                 if name.as_bytes() == found {
                     *slot = Some(value);

@@ -76,7 +76,7 @@ pub(super) fn handle_some(
                     responder,
                     queue_id: draft.queue_id,
                     unique_key: unique_key.and_then(|key| std::str::from_utf8(key).ok()).map(Text::from),
-                    waits: wait.is_none_or(|wait| !wait.eq_ignore_ascii_case(b"false")),
+                    waits: waits(wait),
                 });
                 drafts.push(draft);
             }
@@ -286,7 +286,8 @@ fn store_batch(
     });
     let drafts = drafts.collect::<Result<Vec<_>, _>>()?;
     let unique_key = envelope.get(names::UNIQ_KEY).map(Text::from);
-    let waits = waits(&envelope) && drafts.iter().all(|draft| waits(&draft.properties));
+    let waits_by = |properties: &Properties| waits(properties.view().get_bytes(names::WAIT));
+    let waits = waits_by(&envelope) && drafts.iter().all(|draft| waits_by(&draft.properties));
     let appended = blocking(|| broker.store.append_batch(&envelope, drafts))?;
     let end = appended.last().map_or(PhysicalOffset::ZERO, |last| last.end);
     Ok((reply(options, queue_id, &appended, unique_key), end, waits))
@@ -384,9 +385,9 @@ fn properties(header: &mut SendHeader) -> Properties {
     Properties::from_text(text)
 }
 
-/// Whether the producer wants its answer only when the message is durable.
-fn waits(properties: &Properties) -> bool {
-    properties.get(names::WAIT).is_none_or(|value| !value.eq_ignore_ascii_case("false"))
+/// Whether the producer wants its answer only when the message is durable, by the value of `WAIT`.
+fn waits(value: Option<&[u8]>) -> bool {
+    value.is_none_or(|value| !value.eq_ignore_ascii_case(b"false"))
 }
 
 fn reply(

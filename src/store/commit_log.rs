@@ -300,11 +300,6 @@ impl CommitLog {
         segments[..after].last().filter(|segment| position < segment.end()).cloned()
     }
 
-    /// Whether a segment begins at `position`.
-    pub(super) fn starts_segment(&self, position: PhysicalOffset) -> bool {
-        position.0.is_multiple_of(self.segment_bytes)
-    }
-
     /// Shows finished bytes of the log, which must lie in one segment below [`CommitLog::written`], see [`Segment::read`].
     pub(super) fn read<T>(&self, position: PhysicalOffset, bytes: usize, look: impl Fn(&[u8]) -> T) -> io::Result<T> {
         self.segment_at(position).ok_or(io::ErrorKind::NotFound)?.read(position, bytes, look)

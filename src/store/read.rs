@@ -1,14 +1,14 @@
 //! Reading: pulls from a queue, searches by time, queries by key.
 
-use std::{collections::HashSet, io};
+use std::{collections::HashSet, io, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
     MessageStore, QueueEntry,
-    commit_log::CommitLog,
     consume_queue::ConsumeQueue,
     mend::{Mended, leads_to},
+    segment::Segment,
 };
 use crate::{
     env::Soundness,
@@ -182,7 +182,7 @@ impl MessageStore {
                     }
                 }
                 match judged {
-                    Judged::Leads(soundness) => chosen.add(&self.log, at, &entry, soundness),
+                    Judged::Leads(segment, soundness) => chosen.add(at, &entry, segment, soundness),
                     Judged::Unwanted => {}
                     Judged::Gone | Judged::Disagrees => gone = true,
                     Judged::Unreadable(error) => {
@@ -210,7 +210,7 @@ impl MessageStore {
         let mut records = Vec::with_capacity(chosen.runs.len());
         let (mut count, mut soundness) = (0, Vec::new());
         for run in chosen.runs {
-            match self.slice_of(&run) {
+            match slice_of(&run) {
                 Ok((slice, holds)) => {
                     records.push(slice);
                     count += run.count;
@@ -249,20 +249,9 @@ impl MessageStore {
             RecordView::parse(bytes).is_ok_and(|record| leads_to(record, queue, at, entry) && record.body_is_sound())
         });
         match leads {
-            Ok(true) => Judged::Leads(soundness),
+            Ok(true) => Judged::Leads(segment, soundness),
             Ok(false) => Judged::Disagrees,
             Err(error) => Judged::Unreadable(error),
-        }
-    }
-
-    /// The bytes of verified records: as they are mapped, or a copy if that does not hold any more.
-    fn slice_of(&self, run: &Run) -> io::Result<(Bytes, Option<Soundness>)> {
-        let segment = self.log.segment_at(run.position).ok_or(io::ErrorKind::NotFound)?;
-        let sight = segment.sight(run.position, run.bytes)?;
-        if run.soundness.holds() {
-            Ok((sight.bytes, Some(run.soundness.clone())))
-        } else {
-            Ok((segment.copy(run.position, run.bytes)?, None))
         }
     }
 
@@ -415,8 +404,8 @@ impl MessageStore {
 
 /// What an entry leads to.
 enum Judged {
-    /// The record of its queue and offset, and what it takes to believe it later.
-    Leads(Soundness),
+    /// The record of its queue and offset, where it lies, and what it takes to believe it later.
+    Leads(Arc<Segment>, Soundness),
     /// Nothing that the pull wants.
     Unwanted,
     /// A part of the log that is gone.
@@ -442,25 +431,36 @@ struct Run {
     position: PhysicalOffset,
     bytes: usize,
     count: usize,
+    /// Where they were verified: they can be read although retention removes it meanwhile.
+    segment: Arc<Segment>,
     /// Taken before the first was verified.
     soundness: Soundness,
 }
 
 impl Chosen {
-    fn add(&mut self, log: &CommitLog, at: QueueOffset, entry: &QueueEntry, soundness: Soundness) {
+    fn add(&mut self, at: QueueOffset, entry: &QueueEntry, segment: Arc<Segment>, soundness: Soundness) {
         let bytes = entry.bytes as usize;
         self.count += 1;
         self.bytes += bytes;
         match self.runs.last_mut() {
-            // A segment's first record follows a blank, so that no run crosses a border.
             Some(run)
-                if run.position.plus(run.bytes as u64) == entry.position && !log.starts_segment(entry.position) =>
+                if run.position.plus(run.bytes as u64) == entry.position && Arc::ptr_eq(&run.segment, &segment) =>
             {
                 run.bytes += bytes;
                 run.count += 1;
             }
-            _ => self.runs.push(Run { from: at, position: entry.position, bytes, count: 1, soundness }),
+            _ => self.runs.push(Run { from: at, position: entry.position, bytes, count: 1, segment, soundness }),
         }
+    }
+}
+
+/// The bytes of verified records: as they are mapped, or a copy if that does not hold any more.
+fn slice_of(run: &Run) -> io::Result<(Bytes, Option<Soundness>)> {
+    let sight = run.segment.sight(run.position, run.bytes)?;
+    if run.soundness.holds() {
+        Ok((sight.bytes, Some(run.soundness.clone())))
+    } else {
+        Ok((run.segment.copy(run.position, run.bytes)?, None))
     }
 }
 

@@ -631,6 +631,36 @@ fn store_46_47_49_expired_segments_go_and_the_newest_stays() {
 }
 
 #[test]
+fn b112_a_pull_gives_what_it_chose_although_retention_removes_the_segment_meanwhile() {
+    let mut rig = Rig::new();
+    rig.options.reserved_time = Duration::ZERO;
+    rig.options.delete_when = (0..24).collect();
+    rig.options.disk_clean_percent = 100;
+    let store = rig.open();
+    fill(&store, 0, 2_000);
+    dispatch_all(&store);
+    let asked = std::cell::Cell::new(0);
+    let later =
+        i64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    rig.clock.step_wall(later + 3_600_000 - rig.clock.wall().0);
+
+    let query = PullQuery { topic: "orders", queue_id: QueueId(0), offset: 0, count_max: 8, bytes_max: usize::MAX };
+    let pulled = store.pull(&query, &|_| {
+        asked.set(asked.get() + 1);
+        if asked.get() == 4 {
+            assert!(store.retain_once().unwrap() >= 2);
+        }
+        true
+    });
+
+    assert_eq!((pulled.status, pulled.failure, pulled.count), (PullStatus::Found, None, 3));
+    let records: Vec<_> =
+        pulled.records.into_iter().flat_map(|slice| Records::new(slice).map(Result::unwrap)).collect();
+    let bodies: Vec<_> = records.iter().map(|record| String::from_utf8(record.body().to_vec()).unwrap()).collect();
+    assert_eq!(bodies, numbered(3));
+}
+
+#[test]
 fn a_deleted_topic_begins_anew_at_offset_zero() {
     let rig = Rig::new();
     let store = rig.open();

@@ -132,10 +132,14 @@ impl Run {
         Some(self.stand.pause.map_or(head, |pause| pause.until.max(head)))
     }
 
+    /// What all of its neighbours have in common. One whose times are damaged has another duration, and nobody waits for it.
+    fn kind(&self) -> (Generation, Duration) {
+        (self.generation, self.duration)
+    }
+
     fn takes(&self, waiting: &Waiting) -> bool {
         self.to == waiting.queue_offset
-            && ((self.generation, self.duration) == (waiting.generation, waiting.duration)
-                || Mutation::OneCursorForTwoGenerations.is_on())
+            && (self.kind() == (waiting.generation, waiting.duration) || Mutation::OneCursorForTwoGenerations.is_on())
             && !self.stand.aside
     }
 }
@@ -245,6 +249,25 @@ impl LevelProgress {
         ];
         let parts = parts.into_iter().filter(|run| run.from < run.to);
         self.runs.splice(index..index, parts);
+    }
+
+    /// The runs of which something may be restored now. Of each generation only the first that has something left, as a later one would overtake
+    /// it: damage can split a row of neighbours. What was set aside holds up none.
+    pub(super) fn servable(&self) -> impl Iterator<Item = &Run> {
+        let mut begun: Vec<(Generation, Duration)> = Vec::new();
+        self.runs.iter().filter(move |run| {
+            let has_more = run.stand.cursor < run.to;
+            let is_held = !run.stand.aside && begun.contains(&run.kind());
+            if has_more && !is_held && !run.stand.aside {
+                begun.push(run.kind());
+            }
+            has_more && !is_held
+        })
+    }
+
+    /// When there is something to do next.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        self.servable().filter_map(Run::due).min()
     }
 
     /// Whether a record that cannot be read now is waited for: not while one is set aside that was waited for.
@@ -491,6 +514,25 @@ mod tests {
         assert_eq!((merged.len(), merged[0].from, merged[0].to, merged[0].position), (1, 1, 5, 100));
         level.set_aside(2, position(2), position(3));
         assert_eq!(ranges(&level), [(1, 2), (2, 3), (3, 5)]);
+    }
+
+    #[test]
+    fn of_a_generation_only_the_first_run_that_is_not_served_to_its_end_is_served() {
+        let mut level = level_of(&[1, 1, 1, 1, 1, 2, 2]);
+        let servable = |level: &LevelProgress| level.servable().map(|run| run.from).collect::<Vec<_>>();
+        take(&mut level, 2);
+        assert_eq!(ranges(&level), [(0, 2), (3, 5), (5, 7)]);
+
+        assert_eq!(servable(&level), [0, 5]);
+        level.runs[0].stand.cursor = 1;
+        assert_eq!(servable(&level), [0, 5]);
+        level.runs[0].stand.cursor = 2;
+        assert_eq!(servable(&level), [3, 5], "all of the first run is appended");
+        level.runs[0].stand = Stand { cursor: 0, aside: true, ..Stand::default() };
+        assert_eq!(servable(&level), [0, 3, 5], "nobody waits for what was set aside");
+        level.runs[0].stand.aside = false;
+        level.runs[0].duration = Duration::ZERO;
+        assert_eq!(servable(&level), [0, 3, 5], "nobody waits for what has damaged times");
     }
 
     #[test]

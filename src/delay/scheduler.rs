@@ -5,7 +5,7 @@
 //! moves only when the restored records come back through dispatch.
 //!
 //! Of the runs that are due, the one that was served the fewest bytes comes next: a backlog of one level never starves another that is on
-//! time. A run whose batch cannot be appended, or whose next record the directory cannot read, pauses, longer with each failure, and goes on at
+//! time. A run waits for those before it of its generation: see [`LevelProgress::servable`]. A run whose batch cannot be appended, or whose next record the directory cannot read, pauses, longer with each failure, and goes on at
 //! the same record, so that order is kept; the others go on meanwhile. A record that still cannot be read after [`READ_PATIENCE`], or at once one
 //! that can be read, but is damaged, is set aside: those behind it go on, and it is tried again for a while, and then parked. As long as a record
 //! that was set aside by failed reads waits, its level has no more patience with others: many unreadable records hold it up but once.
@@ -843,7 +843,7 @@ impl Scheduler {
                 pending_bytes: progress.pending_bytes,
                 undelivered_from: progress.undelivered_from(),
                 max: progress.next,
-                next_deadline: progress.runs.iter().filter_map(super::progress::Run::due).min(),
+                next_deadline: progress.next_deadline(),
                 paused: progress.runs.iter().filter(|run| run.stand.pause.is_some()).count() as u64,
                 generations: generation_views(progress),
                 counts: state.level_counts.get(&level).copied().unwrap_or_default(),
@@ -862,19 +862,20 @@ impl State {
         if self.unresolved_until.is_some() {
             return self.unresolved_until;
         }
-        self.progress.levels.values().flat_map(|level| &level.runs).filter_map(super::progress::Run::due).min()
+        self.progress.levels.values().filter_map(LevelProgress::next_deadline).min()
     }
 
     /// The due run that was served the fewest bytes.
     fn pick(&mut self, now: Timestamp, options: &DelayOptions) -> Option<Job> {
         let floor = self.served_floor;
-        let due = self.progress.levels.iter_mut().flat_map(|(level, progress)| {
-            progress.runs.iter_mut().filter(|run| run.due().is_some_and(|due| due <= now)).map(move |run| (*level, run))
+        let due = self.progress.levels.iter().flat_map(|(level, progress)| {
+            progress.servable().filter(|run| run.due().is_some_and(|due| due <= now)).map(|run| (*level, run))
         });
         let (level, run) = due.min_by_key(|(_, run)| run.stand.served.max(floor))?;
-        run.stand.served = run.stand.served.max(floor);
-        self.served_floor = run.stand.served;
         let (generation, to, stand) = (run.generation, run.to, run.stand.clone());
+        let served = stand.served.max(floor);
+        self.served_floor = served;
+        self.run_mut(level, stand.cursor)?.stand.served = served;
         let has_patience = self.progress.levels.get(&level).is_none_or(LevelProgress::has_patience);
         Some(Job {
             level,
@@ -1017,7 +1018,11 @@ fn generation_views(progress: &LevelProgress) -> Vec<GenerationView> {
             next_deadline: None,
         });
         view.pending += run.to - run.from;
-        view.next_deadline = view.next_deadline.into_iter().chain(run.due()).min();
+    }
+    for run in progress.servable() {
+        if let Some(view) = views.get_mut(&run.generation) {
+            view.next_deadline = view.next_deadline.into_iter().chain(run.due()).min();
+        }
     }
     views.into_values().collect()
 }

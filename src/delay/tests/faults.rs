@@ -56,6 +56,25 @@ fn schedule_42_after_a_failure_of_the_first_batch_the_second_does_not_overtake_i
 }
 
 #[test]
+fn what_waits_behind_damage_does_not_overtake_a_level_that_pauses() {
+    let rig = Rig::new("1s 5s");
+    rig.send("orders", 1, "a");
+    let bad = rig.send("orders", 1, "bad");
+    rig.send("orders", 1, "b");
+    rig.send("bills", 2, "other level");
+    damage(&rig, bad.position);
+    let rig = rig.kill();
+    rig.advance(5_000);
+    rig.directory.fail_after(Operation::Write, 0, ErrorKind::Other, 1);
+
+    assert_eq!(rig.step(), 1, "the level pauses, the other one goes on");
+    assert_eq!(rig.bodies("orders", 0).len(), 0);
+    rig.run_dry();
+
+    assert_eq!(rig.bodies("orders", 0), ["a", "b"]);
+}
+
+#[test]
 fn schedule_39_40_what_can_never_be_restored_is_parked_with_its_ids_and_holds_up_nobody() {
     let rig = Rig::new("1s");
     rig.send("deleted", 1, "d");

@@ -304,6 +304,47 @@ fn a_queue_that_another_broker_began_anew_in_its_middle_loses_nothing_that_came_
 }
 
 #[test]
+fn a_queue_that_began_anew_loses_only_what_was_damaged_though_that_is_its_first_message() {
+    // All that followed counted as damaged until it reached the offset where the deleted queue had ended.
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..9 {
+        store.append(message("orders", 0, &format!("old{n}"), 100)).unwrap();
+    }
+    dispatch_all(&store);
+    store.delete_topic("orders").unwrap();
+    let places: Vec<_> =
+        (0..12).map(|n| store.append(message("orders", 0, &format!("new{n}"), 1_500)).unwrap().position).collect();
+    while store.log_range().1.0 < SEGMENT_BYTES + 5_000 {
+        store.append(message("filling", 0, "f", 1_500)).unwrap();
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    drop(store);
+    machine.remove("config/deletedTopics.json");
+    machine.remove("config/deletedTopics.json.bak");
+    machine.remove("consumequeue");
+    for lost in [&[0][..], &[0, 1, 2], &[0, 2], &[0, 2, 4, 11]] {
+        for forgets_checkpoint in [false, true] {
+            let damaged = machine.killed();
+            for n in lost {
+                damaged.overwrite(&damaged.segment(0), places[*n].0, b"damaged");
+            }
+            if forgets_checkpoint {
+                damaged.forget_our_checkpoint();
+            }
+
+            let store = damaged.open();
+
+            let mut found = names_of(&store, "orders", 0);
+            found.retain(|name| name.starts_with("new"));
+            let left: Vec<_> = (0..12).filter(|n| !lost.contains(n)).map(|n| format!("new{n}")).collect();
+            assert_eq!(found, left, "{lost:?} lost, without checkpoint: {forgets_checkpoint}");
+        }
+    }
+}
+
+#[test]
 fn damage_is_reported_with_its_bytes() {
     let (machine, places) = four_segments();
     let (position, end) = places[3];

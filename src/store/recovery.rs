@@ -17,7 +17,8 @@
 //! damage then, also above the checkpoint.
 //!
 //! Behind our checkpoint a record is bad, too, if its queue offset is neither the next of its queue nor 0. Without one that is so in all segments
-//! but the newest, unless the record behind it in its queue counts on from there.
+//! but the newest. In both cases it is sound all the same if the record behind it in its queue counts on from there: the queue began anew, and damage
+//! swallowed its first record.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -653,7 +654,7 @@ fn scan(
                         if (matches!(floor, DurableFloor::Position { .. }) || !is_newest)
                             && !next_offsets.take(store, record, is_torn_tail) =>
                     {
-                        doubted = Some(record).filter(|_| !matches!(floor, DurableFloor::Position { .. }));
+                        doubted = Some(record);
                         Found::Bad
                     }
                     found => found,
@@ -681,7 +682,9 @@ fn scan(
                             // What is behind it matters.
                             wants_all = true;
                             break;
-                        } else if let Some(record) = doubted.filter(|record| goes_on(&bytes[at..], segment, *record)) {
+                        } else if let Some(record) = doubted
+                            .filter(|record| goes_on(&bytes[at..], segment, *record, next_offsets.expected(*record)))
+                        {
                             next_offsets.begin_anew(record);
                             round.push(Located { position, record });
                             at += record.total_bytes() as usize;
@@ -810,6 +813,12 @@ impl NextOffsets {
         is_next
     }
 
+    /// The offset that the next record of a record's queue should have.
+    fn expected(&self, record: RecordView<'_>) -> u64 {
+        let key = (Topic::from(record.topic()), record.queue_id());
+        self.next.get(&key).map_or(0, |expected| expected.next)
+    }
+
     /// A queue begins anew with a record that has not the next offset.
     fn begin_anew(&mut self, record: RecordView<'_>) {
         let key = (Topic::from(record.topic()), record.queue_id());
@@ -818,14 +827,16 @@ impl NextOffsets {
 }
 
 /// Whether the next record of the same queue in the same segment counts on from this one, with which `bytes` begin: then it is no damaged offset,
-/// but another broker began the queue anew here.
-fn goes_on(bytes: &[u8], segment: &Segment, record: RecordView<'_>) -> bool {
+/// but the queue began anew. Records between the two may be damaged: two in a row that ascend below what was `expected` are enough.
+fn goes_on(bytes: &[u8], segment: &Segment, record: RecordView<'_>, expected: u64) -> bool {
+    let behind = record.queue_offset().0.saturating_add(1);
     let mut at = record.total_bytes() as usize;
     while at < bytes.len() {
         let position = record.physical_offset().plus(at as u64);
         match look(&bytes[at..], position, segment.end().since(position), true) {
             Found::Record(next) if next.queue_id() == record.queue_id() && next.topic() == record.topic() => {
-                return next.queue_offset() == record.queue_offset().plus(1);
+                let next = next.queue_offset().0;
+                return next == behind || (behind..expected).contains(&next);
             }
             Found::Record(other) => at += other.total_bytes() as usize,
             Found::SegmentEnd => return false,

@@ -209,9 +209,8 @@ impl LevelAudit {
         // What was restored is no candidate any more. Of those that are alike the first one waited longest.
         self.matching.take(audited.record);
         let (level, end) = (origin.level, origin.end);
-        let runs = self.progress.levels.get(&level).map_or(&[][..], |level| &level.runs);
-        let ranges = runs.iter().rev().filter(|run| run.generation == origin.generation).map(|run| run.from..run.to);
-        let ranges: Vec<_> = ranges.collect();
+        let progress = self.progress.levels.get(&level);
+        let ranges = progress.map(|level| level.where_restored_from(origin.generation)).unwrap_or_default();
         let mut found = ranges.first().and_then(|range| {
             let entry = self.entry(level, range.start, queues)?;
             (end_of(&entry) == end).then_some((range.start, entry))

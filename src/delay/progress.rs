@@ -8,7 +8,7 @@
 //! A run is a row of neighbours in the queue with one generation and one duration, hence with ascending deliver times. A run also carries where
 //! the scheduler stands in it; that part is not of the fold and not kept.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -279,6 +279,18 @@ impl LevelProgress {
     pub(super) fn run_at(&self, queue_offset: u64) -> Option<usize> {
         let index = self.runs.partition_point(|run| run.to <= queue_offset);
         self.runs.get(index).is_some_and(|run| run.from <= queue_offset).then_some(index)
+    }
+
+    /// The parts of the queue in which the waiting record of a restored one of this generation may be, the likeliest first. No checksum covers the
+    /// generation in either record, and where the waiting one ends tells which it is. Not so if the field is what Apache RocketMQ wrote: there
+    /// it may be the offset of a half message, so that only its own messages are meant.
+    pub(super) fn where_restored_from(&self, generation: Generation) -> Vec<Range<u64>> {
+        let newest_first = |is_same: bool| {
+            let runs = self.runs.iter().rev().filter(move |run| (run.generation == generation) == is_same);
+            runs.map(|run| run.from..run.to)
+        };
+        let others = newest_first(false).filter(|_| generation != Generation::APACHE);
+        newest_first(true).chain(others).collect()
     }
 
     /// How many messages wait.

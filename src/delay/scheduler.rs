@@ -455,13 +455,11 @@ impl Scheduler {
     /// Takes the entry of a restored record out of what waits.
     fn take(&self, store: &MessageStore, origin: &Origin, entries: &mut Entries) -> io::Result<()> {
         let Origin { level, generation, end, .. } = *origin;
-        let ranges = || {
+        let ranges = {
             let state = self.state();
-            let runs = state.progress.levels.get(&level).map_or(&[][..], |level| &level.runs);
-            let ranges = runs.iter().rev().filter(|run| run.generation == generation).map(|run| run.from..run.to);
-            ranges.collect::<Vec<_>>()
+            let progress = state.progress.levels.get(&level);
+            progress.map(|level| level.where_restored_from(generation)).unwrap_or_default()
         };
-        let ranges = ranges();
         let mut found = None;
         if let Some(range) = ranges.first() {
             let first = entries.at(store, level, range.start)?.filter(|entry| end_of(entry) == end);

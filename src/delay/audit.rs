@@ -226,7 +226,7 @@ impl LevelAudit {
         let progress = self.progress.levels.get(&level);
         let run = progress.and_then(|level| level.runs.get(level.run_at(queue_offset)?));
         let said = Timestamp(entry.tag_code);
-        let waited_from = earlier(said, run.map_or(Duration::ZERO, |run| run.duration));
+        let waited_from = said.minus(run.map_or(Duration::ZERO, |run| run.duration));
         let due = self.jumps.due_as_of(waited_from, said, stored_at);
         if origin.generation != Generation::APACHE && stored_at < due {
             let text = format!(
@@ -380,7 +380,7 @@ impl LevelAudit {
         } else {
             Duration::from_millis(run.duration_ms)
         };
-        earlier(Timestamp(entry.tag_code), waits)
+        Timestamp(entry.tag_code).minus(waits)
     }
 
     fn runs(&self, level: DelayLevel) -> Vec<RunState> {
@@ -596,8 +596,4 @@ impl AuditPart for LevelAudit {
     fn pinned_from(&self) -> Option<PhysicalOffset> {
         self.progress.oldest_position()
     }
-}
-
-fn earlier(time: Timestamp, by: Duration) -> Timestamp {
-    Timestamp(time.0.saturating_sub_unsigned(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
 }

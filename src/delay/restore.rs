@@ -43,6 +43,8 @@ pub(super) struct Source {
 pub(super) enum Look {
     /// It is not due yet.
     NotDue(Timestamp),
+    /// It is not due yet, as far as can be told: its times are damaged. Nobody should wait for it.
+    InDoubt(Timestamp),
     /// The restored record, and when it was due.
     Restored(MessageDraft, Timestamp),
     /// It is due, but can never be restored.
@@ -68,6 +70,8 @@ pub(super) enum Unrestorable {
     Deleted,
     #[error("too long for a record")]
     TooLong,
+    #[error("store time and deliver time damaged")]
+    Times,
     #[error("refused by the store")]
     Refused,
     #[error("restoring panicked")]
@@ -130,26 +134,59 @@ impl<'a> DelayProperties<'a> {
 /// longest delay on record allows, is damage: the message then waits as long as that, so that it is never early.
 pub(super) fn deliver_at(record: &RecordView<'_>, tag_code: Option<i64>, longest: Duration) -> Timestamp {
     let stored_at = record.stored_at();
-    let (said, longest_possible) = match Stamp::from_field(record.prepared_offset()).deliver_at() {
-        Some(said) if !Mutation::TagCodeBelieved.is_on() => (Some(said), longest),
-        _ => (tag_code.map(Timestamp), Duration::from_millis(DELAY_MS_MAX)),
-    };
+    let (said, longest_possible) = said(record, tag_code, longest);
     said.filter(|said| (stored_at..=stored_at.plus(longest_possible)).contains(said))
         .unwrap_or_else(|| stored_at.plus(longest))
 }
 
-/// When a waiting record is due: its deliver time, moved by the jumps of store time since it was stored.
-pub(super) fn due(record: &RecordView<'_>, tag_code: Option<i64>, longest: Duration, jumps: &ClockJumps) -> Timestamp {
-    jumps.due(record.stored_at(), deliver_at(record, tag_code, longest))
+/// The deliver time that a record says, or the entry of what Apache RocketMQ wrote; and how long it may wait.
+fn said(record: &RecordView<'_>, tag_code: Option<i64>, longest: Duration) -> (Option<Timestamp>, Duration) {
+    match Stamp::from_field(record.prepared_offset()).deliver_at() {
+        Some(said) if !Mutation::TagCodeBelieved.is_on() => (Some(said), longest),
+        _ => (tag_code.map(Timestamp), Duration::from_millis(DELAY_MS_MAX)),
+    }
+}
+
+/// When a waiting record is due: its deliver time, moved by the jumps of store time since it was stored. `None` if its store time and deliver time
+/// contradict each other, so that one of them is damaged.
+pub(super) fn due(
+    record: &RecordView<'_>,
+    tag_code: Option<i64>,
+    longest: Duration,
+    jumps: &ClockJumps,
+) -> Option<Timestamp> {
+    let stored_at = record.stored_at();
+    let (said, longest_possible) = said(record, tag_code, longest);
+    let said = said.filter(|said| (stored_at..=stored_at.plus(longest_possible)).contains(said))?;
+    Some(jumps.due(stored_at, said))
+}
+
+/// When a waiting record is due whose two times contradict each other. Each tells when it is due at the latest; the later one counts, so that it
+/// is not early, unless it is later than anything can be due that waits at the store time `latest`. `None` if neither is possible.
+fn due_in_doubt(
+    record: &RecordView<'_>,
+    tag_code: Option<i64>,
+    longest: Duration,
+    jumps: &ClockJumps,
+    latest: Timestamp,
+) -> Option<Timestamp> {
+    let (said, longest_possible) = said(record, tag_code, longest);
+    let last = latest.plus(longest_possible);
+    let by_store_time = jumps.due(record.stored_at(), record.stored_at().plus(longest));
+    // Its store time is not known: the earliest there can be.
+    let by_deliver_time = |said: Timestamp| jumps.due(said.minus(longest), said).min(last);
+    let by_deliver_time = said.filter(|said| *said <= last).map(by_deliver_time);
+    by_deliver_time.into_iter().chain([by_store_time]).filter(|due| *due <= last).max()
 }
 
 /// Looks at the record of a queue entry, which the store has checked (`None` if it could not be read), and restores it if it is due. The jumps
-/// must not be older than `now`.
+/// must not be older than `now`; `latest` gives the store time, to which `now` may be behind.
 pub(super) fn look(
     source: &Source,
     record: Option<&Record>,
     now: Timestamp,
     jumps: &ClockJumps,
+    latest: &dyn Fn() -> Timestamp,
     topics: &dyn RealTopics,
     names: &mut TopicNames,
 ) -> Look {
@@ -163,9 +200,12 @@ pub(super) fn look(
     if !is_source {
         return Look::Unreadable("the record is another one than the queue entry says");
     }
-    let due = due(&record, Some(source.entry.tag_code), source.longest, jumps);
+    let tag_code = Some(source.entry.tag_code);
+    let sure = due(&record, tag_code, source.longest, jumps);
+    let due = sure.or_else(|| due_in_doubt(&record, tag_code, source.longest, jumps, latest()));
+    let Some(due) = due else { return Look::Never(Unrestorable::Times, now) };
     if due > now {
-        return Look::NotDue(due);
+        return if sure.is_some() { Look::NotDue(due) } else { Look::InDoubt(due) };
     }
 
     let properties = DelayProperties::of(record.properties());
@@ -274,7 +314,8 @@ mod tests {
         };
         let record = Record::parse(&bytes).unwrap();
         let jumps = ClockJumps::default();
-        look(&source, Some(&record), Timestamp(now), &jumps, &EveryTopic(resolved), &mut TopicNames::default())
+        let latest = || Timestamp(now);
+        look(&source, Some(&record), latest(), &jumps, &latest, &EveryTopic(resolved), &mut TopicNames::default())
     }
 
     const REAL: [(&str, &str); 3] = [("DELAY", "2"), ("REAL_TOPIC", "orders"), ("REAL_QID", "6")];
@@ -335,6 +376,28 @@ mod tests {
         for draft in [other_topic, other_queue] {
             assert!(matches!(look_at(&draft, 6_000, RealQueue::Deliver(QueueId(0))), Look::Unreadable(_)));
         }
+    }
+
+    #[test]
+    fn of_two_times_that_contradict_each_other_the_later_one_that_is_possible_counts() {
+        let due = |stored_at: i64, said: i64, latest: i64| {
+            let mut bytes = Vec::new();
+            encode(&waiting(&REAL), &mut bytes).unwrap();
+            let prepared_offset = Stamp::waiting(Generation(1), Timestamp(said)).to_field();
+            patch(&mut bytes, &Place { stored_at: Timestamp(stored_at), prepared_offset, ..Place::default() });
+            let record = RecordView::parse(&bytes).unwrap();
+            let (longest, jumps) = (Duration::from_secs(5), ClockJumps::default());
+            assert_eq!(due(&record, None, longest, &jumps), None);
+            due_in_doubt(&record, None, longest, &jumps, Timestamp(latest)).map(|due| due.0)
+        };
+        let far = 1 << 47;
+
+        assert_eq!(due(far, 6_000, 2_000), Some(6_000), "the store time is later than now");
+        assert_eq!(due(-far, 6_000, 2_000), Some(6_000), "the store time is long ago");
+        assert_eq!(due(1_000, far, 2_000), Some(6_000), "nothing waits so long");
+        assert_eq!(due(1_000, 0, 2_000), Some(6_000), "it would have been due before it was stored");
+        assert_eq!(due(1_000, 6_999, 2_000), Some(6_999), "either may be wrong");
+        assert_eq!(due(far, far - 1, 2_000), None);
     }
 
     #[test]

@@ -212,6 +212,15 @@ enum BatchEnd {
         /// Reading failed, and may not fail later; else it is damaged.
         failed: bool,
     },
+    /// The times of the first record are damaged; it is due then.
+    InDoubt {
+        /// Where it begins.
+        position: PhysicalOffset,
+        /// Where it ends.
+        next_position: PhysicalOffset,
+        /// When it is due at the latest.
+        due: Timestamp,
+    },
     /// The queue does not have the entries that it should have.
     NoEntries,
 }
@@ -402,7 +411,7 @@ impl Scheduler {
                 state.without_key.entry(level).or_default().push(candidate);
             }
         }
-        let due = (stamp.generation != Generation::APACHE).then(|| due(record, None, longest, &jumps));
+        let due = if stamp.generation == Generation::APACHE { None } else { due(record, None, longest, &jumps) };
         let is_head = progress.add(&Waiting {
             queue_offset,
             position: dispatched.position,
@@ -675,11 +684,26 @@ impl Scheduler {
                 } else if job.refused {
                     Look::Never(Unrestorable::Refused, now)
                 } else {
-                    let looked = || look(&source, record.as_ref(), now, &jumps, &*self.topics, names);
+                    let latest = || store.now();
+                    let looked = || look(&source, record.as_ref(), now, &jumps, &latest, &*self.topics, names);
                     catch_unwind(AssertUnwindSafe(looked)).unwrap_or(Look::Never(Unrestorable::Panicked, now))
                 };
                 let (draft, due, parked) = match looked {
                     Look::NotDue(due) => return (batch, BatchEnd::NotDue(due)),
+                    Look::InDoubt(due) if job.aside => return (batch, BatchEnd::NotDue(due)),
+                    Look::InDoubt(_) if !batch.drafts.is_empty() => return (batch, BatchEnd::Full),
+                    Look::InDoubt(due) => {
+                        tracing::warn!(
+                            delay_level = %job.level,
+                            queue_offset = batch.end,
+                            physical_offset = entry.position.0,
+                            "store time and deliver time of a waiting message contradict each other; it is set aside until it is due for sure"
+                        );
+                        return (
+                            batch,
+                            BatchEnd::InDoubt { position: entry.position, next_position: end_of(&entry), due },
+                        );
+                    }
                     Look::Restored(draft, due) => (draft, due, false),
                     Look::Never(reason, due) => (self.park(&source, record.as_ref(), reason, now), due, true),
                     Look::Unreadable(reason) => {
@@ -695,8 +719,7 @@ impl Scheduler {
                         }
                         let said = Timestamp(entry.tag_code);
                         // Its store time is not known: the earliest there can be.
-                        let stored_at = Timestamp(said.0.saturating_sub_unsigned(ms(job.longest)));
-                        let hint = jumps.due(stored_at, said);
+                        let hint = jumps.due(said.minus(job.longest), said);
                         if !batch.drafts.is_empty() {
                             return (batch, BatchEnd::Full);
                         } else if hint > now && said <= now.plus(job.longest) {
@@ -784,6 +807,12 @@ impl Scheduler {
                     // One that was damaged when it was set aside was not waited for.
                     let unread_since = if job.aside { job.unread_since } else { Some(since) };
                     state.unread(job, unread_since.filter(|_| failed));
+                }
+                BatchEnd::InDoubt { position, next_position, due } => {
+                    if let Some(level) = state.progress.levels.get_mut(&job.level) {
+                        level.set_aside(job.cursor, position, next_position);
+                    }
+                    state.wait(job, due);
                 }
                 BatchEnd::NoEntries => {
                     state.counts.read_failures += 1;
@@ -1023,10 +1052,6 @@ fn generation_views(progress: &LevelProgress) -> Vec<GenerationView> {
         }
     }
     views.into_values().collect()
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn longer(before: Option<Pause>, now: Timestamp) -> Pause {

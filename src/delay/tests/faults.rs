@@ -197,6 +197,38 @@ fn restored_records_that_damage_swallowed_are_restored_again() {
 }
 
 #[test]
+fn nobody_waits_for_a_message_whose_times_are_damaged_and_it_is_not_early() {
+    // Its store time in the eight bytes at 56, its deliver time in the six at 78. With a level that is on time for years, those behind it waited.
+    for at in (56..62).chain(78..82) {
+        for is_killed in [false, true] {
+            let rig = Rig::new("1h 1s");
+            let sent = ["a", "bad", "c"].map(|body| rig.send("orders", 2, body).position);
+            damage(&rig, sent[1].plus(at));
+            let what = format!("byte {at}, killed: {is_killed}");
+            let rig = if is_killed {
+                rig.lose_files();
+                rig.kill()
+            } else {
+                rig
+            };
+            rig.step();
+            rig.advance(999);
+            assert_eq!(rig.step(), 0, "{what}");
+            rig.advance(1);
+
+            rig.step();
+
+            let mut bodies = rig.bodies("orders", 0);
+            bodies.retain(|body| body != "bad");
+            assert_eq!(bodies, ["a", "c"], "{what}");
+            rig.advance(1_000);
+            rig.step();
+            assert!(rig.bodies("orders", 0).contains(&"bad".to_owned()), "{what}");
+        }
+    }
+}
+
+#[test]
 fn a_message_whose_generation_was_damaged_after_its_delivery_is_not_delivered_again() {
     // No checksum covers it: it is in the two bytes at 76, in the waiting record and in the restored one.
     for (is_restored, at) in [(false, 76), (false, 77), (true, 76), (true, 77)] {

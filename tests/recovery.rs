@@ -729,6 +729,28 @@ fn store_41_recovery_goes_through_what_came_after_the_checkpoint_and_no_more() {
 }
 
 #[test]
+fn retention_keeps_the_record_by_which_the_next_start_believes_the_checkpoint() {
+    let mut machine = Machine::new();
+    machine.options.reserved_time = Duration::ZERO;
+    machine.options.delete_when = (0..24).collect();
+    let store = machine.open();
+    while store.log_range().1.0 < 3 * SEGMENT_BYTES {
+        store.append(message("orders", 0, "m", 1_500)).unwrap();
+    }
+    machine.clock.advance(Duration::from_secs(60));
+    // A round ends with the segment, and so does the checkpoint.
+    store.dispatch_once(u64::MAX);
+
+    store.retain_once().unwrap();
+
+    drop(store);
+    let (store, log) = logged(|| machine.killed().open());
+    assert!(!log.contains("does not match"), "{log}");
+    dispatch_all(&store);
+    assert!(store.retain_once().unwrap() > 0);
+}
+
+#[test]
 fn store_28_abort_is_there_while_the_store_is_open_and_after_a_kill_but_not_after_a_clean_stop() {
     let machine = Machine::new();
     let store = machine.open();

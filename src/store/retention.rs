@@ -9,7 +9,10 @@
 //!
 //! Age is the time since a segment's file was last changed, by the wall clock, as in RocketMQ.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{MessageStore, StoreError, dispatch::first_error};
 use crate::{
@@ -42,12 +45,12 @@ impl MessageStore {
         let pins = self.pinned();
         let pinned = pins.map(|(_, pinned)| pinned).filter(|_| !Mutation::NoPin.is_on());
         let durable = if Mutation::PinEndsBeforeSync.is_on() {
-            u64::MAX
+            PhysicalOffset(u64::MAX)
         } else {
             self.checkpoint_once()?;
-            self.checkpointed.load(Ordering::Acquire)
+            self.checkpoint_needs_from()
         };
-        let keep_from = PhysicalOffset(durable).min(pinned.unwrap_or(PhysicalOffset(u64::MAX)));
+        let keep_from = durable.min(pinned.unwrap_or(PhysicalOffset(u64::MAX)));
         let mut deleted = 0;
         while deleted < expired && self.log.segments().first().is_some_and(|oldest| oldest.end() <= keep_from) {
             let removed = self.log.remove_oldest();
@@ -86,19 +89,27 @@ impl MessageStore {
         Ok(deleted)
     }
 
+    /// From where on the last checkpoint needs the log: from the record at its end, by which the next start knows that it belongs to this log.
+    fn checkpoint_needs_from(&self) -> PhysicalOffset {
+        let checkpoint = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = checkpoint.as_ref().and_then(|checkpoint| checkpoint.last_record);
+        last.map_or(PhysicalOffset(self.checkpointed.load(Ordering::Acquire)), |last| PhysicalOffset(last.position))
+    }
+
     /// From where on what must be delivered keeps the log, and for which plugin.
     pub(super) fn pinned(&self) -> Option<(&'static str, PhysicalOffset)> {
         let pins = self.dispatcher.plugins.iter().filter_map(|plugin| Some((plugin.name(), plugin.pinned_from()?)));
         pins.min_by_key(|(_, pinned)| *pinned)
     }
 
-    /// How many of the oldest segments retention could delete now, whatever their age: those that hold nothing that waits.
+    /// How many of the oldest segments retention could delete now, whatever their age: those that hold nothing that waits, and not the record at the
+    /// end of a checkpoint.
     pub(super) fn deletable_segments(&self) -> u64 {
         let pinned = self.pinned().map(|(_, pinned)| pinned);
         let dispatched = PhysicalOffset(self.dispatched.load(Ordering::Acquire));
-        let keep_from = pinned.map_or(dispatched, |pinned| pinned.min(dispatched));
         let segments = self.log.segments();
-        let old = segments[..segments.len().saturating_sub(1)].iter().take_while(|segment| segment.end() <= keep_from);
+        let is_free = |end: PhysicalOffset| end < dispatched && pinned.is_none_or(|pinned| end <= pinned);
+        let old = segments[..segments.len().saturating_sub(1)].iter().take_while(|segment| is_free(segment.end()));
         old.count() as u64
     }
 

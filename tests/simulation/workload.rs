@@ -672,8 +672,15 @@ impl Simulation {
         } else {
             (self.power_lost, self.checkpoint_lost, self.derived_lost) = (false, false, false);
             self.offsets_saved_at = self.machine.elapsed;
+            // The process may end before anything else is looked at.
+            self.note_reports();
             self.check_offsets();
         }
+    }
+
+    /// Takes note of whether the process reported damage.
+    fn note_reports(&mut self) {
+        self.damage_reported |= self.machine.process().figure("damagedRanges") > 0.0;
     }
 
     /// After each action: answers, the end of the process, what must always hold.
@@ -690,7 +697,7 @@ impl Simulation {
             return;
         }
         self.machine.note_durable();
-        self.damage_reported |= self.machine.process().figure("damagedRanges") > 0.0;
+        self.note_reports();
         let store = &self.machine.process().store;
         let (first, written) = store.log_range();
         assert!(first <= store.durable() && store.durable() <= written, "{first} {} {written}", store.durable());

@@ -19,7 +19,7 @@ use super::{
     DELAY_MS_MAX, DelayLevel, LevelTable, PARKED_REASON, about,
     apache::{Candidate, Matching, WithoutKey, has_unique_key, may_be_restored},
     delay_offset::{DELAY_OFFSET_FILE, DelayOffset},
-    entries::end_of,
+    entries::{Origin, end_of},
     progress::{Progress, Run, RunState, Taken, Waiting, merged},
     restore::{DelayProperties, deliver_at},
     scheduler::origin_of,
@@ -208,18 +208,15 @@ impl LevelAudit {
         }
         // What was restored is no candidate any more. Of those that are alike the first one waited longest.
         self.matching.take(audited.record);
-        let (level, end) = (origin.level, origin.end);
-        let progress = self.progress.levels.get(&level);
-        let ranges = progress.map(|level| level.where_restored_from(origin.generation)).unwrap_or_default();
-        let mut found = ranges.first().and_then(|range| {
-            let entry = self.entry(level, range.start, queues)?;
-            (end_of(&entry) == end).then_some((range.start, entry))
-        });
-        for range in ranges {
-            found = found.or_else(|| self.ending_at(level, range, end, queues));
+        let end = origin.end;
+        let mut found = self.find(origin.level, &origin, queues);
+        if found.is_none() && origin.generation != Generation::APACHE {
+            // The damaged queue of a waiting record may be that of another level.
+            let levels: Vec<_> = self.progress.levels.keys().copied().collect();
+            found = levels.into_iter().find_map(|level| self.find(level, &origin, queues));
         }
-        let Some((queue_offset, entry)) = found else {
-            self.not_waiting(audited, level, end, origin.generation, queues, findings);
+        let Some((level, queue_offset, entry)) = found else {
+            self.not_waiting(audited, origin.level, end, origin.generation, queues, findings);
             return;
         };
         let stored_at = audited.record.stored_at();
@@ -244,6 +241,24 @@ impl LevelAudit {
             );
             findings.note("delay", audited.position, &text);
         }
+    }
+
+    /// The waiting record of a restored one, if it waits in a level.
+    fn find(
+        &mut self,
+        level: DelayLevel,
+        origin: &Origin,
+        queues: &QueueFiles,
+    ) -> Option<(DelayLevel, u64, QueueEntry)> {
+        let ranges = self.progress.levels.get(&level)?.where_restored_from(origin.generation);
+        let mut found = ranges.first().and_then(|range| {
+            let entry = self.entry(level, range.start, queues)?;
+            (end_of(&entry) == origin.end).then_some((range.start, entry))
+        });
+        for range in ranges {
+            found = found.or_else(|| self.ending_at(level, range, origin.end, queues));
+        }
+        found.map(|(queue_offset, entry)| (level, queue_offset, entry))
     }
 
     /// A record that Apache RocketMQ may have restored.

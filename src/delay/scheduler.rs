@@ -184,6 +184,15 @@ struct Job {
     refused: bool,
 }
 
+/// A record that waits, found by where it ends.
+struct Waits {
+    level: DelayLevel,
+    queue_offset: u64,
+    bytes: u32,
+    /// Where the record of the entry behind it begins, at the latest.
+    next_position: PhysicalOffset,
+}
+
 /// Restored records and markers, ready to append.
 #[derive(Default)]
 struct Batch {
@@ -463,33 +472,24 @@ impl Scheduler {
 
     /// Takes the entry of a restored record out of what waits.
     fn take(&self, store: &MessageStore, origin: &Origin, entries: &mut Entries) -> io::Result<()> {
-        let Origin { level, generation, end, .. } = *origin;
-        let ranges = {
-            let state = self.state();
-            let progress = state.progress.levels.get(&level);
-            progress.map(|level| level.where_restored_from(generation)).unwrap_or_default()
-        };
-        let mut found = None;
-        if let Some(range) = ranges.first() {
-            let first = entries.at(store, level, range.start)?.filter(|entry| end_of(entry) == end);
-            found = first.map(|entry| (range.start, entry));
-        }
-        for range in &ranges {
-            if found.is_none() {
-                found = Entries::ending_at(store, level, range.clone(), end)?;
+        let mut found = self.find(store, origin.level, origin, entries)?;
+        if found.is_none() && origin.generation != Generation::APACHE {
+            // No checksum covers the queue of a waiting record either: once it is damaged, the record waits in that of another level.
+            let levels: Vec<_> = self.state().progress.levels.keys().copied().collect();
+            for level in levels {
+                if found.is_none() {
+                    found = self.find(store, level, origin, entries)?;
+                }
             }
         }
-        let Some((queue_offset, entry)) = found else {
+        let Some(Waits { level, queue_offset, bytes, next_position }) = found else {
             self.state().counts.not_waiting += 1;
             return Ok(());
         };
-        let is_last = ranges.iter().any(|range| range.end == queue_offset + 1);
-        let next = if is_last { None } else { entries.at(store, level, queue_offset + 1)? };
-        let next_position = next.map_or(end, |next| next.position);
 
         let mut state = self.state();
         let Some(progress) = state.progress.levels.get_mut(&level) else { return Ok(()) };
-        let taken = progress.take(queue_offset, entry.bytes, next_position);
+        let taken = progress.take(queue_offset, bytes, next_position);
         match taken {
             Taken::InOrder => {}
             Taken::Skipping(skipped) => {
@@ -508,6 +508,37 @@ impl Scheduler {
             state.version.delivered += 1;
         }
         Ok(())
+    }
+
+    /// The waiting record of a restored one, if it waits in a level.
+    fn find(
+        &self,
+        store: &MessageStore,
+        level: DelayLevel,
+        origin: &Origin,
+        entries: &mut Entries,
+    ) -> io::Result<Option<Waits>> {
+        let end = origin.end;
+        let ranges = {
+            let state = self.state();
+            let progress = state.progress.levels.get(&level);
+            progress.map(|level| level.where_restored_from(origin.generation)).unwrap_or_default()
+        };
+        let mut found = None;
+        if let Some(range) = ranges.first() {
+            let first = entries.at(store, level, range.start)?.filter(|entry| end_of(entry) == end);
+            found = first.map(|entry| (range.start, entry));
+        }
+        for range in &ranges {
+            if found.is_none() {
+                found = Entries::ending_at(store, level, range.clone(), end)?;
+            }
+        }
+        let Some((queue_offset, entry)) = found else { return Ok(None) };
+        let is_last = ranges.iter().any(|range| range.end == queue_offset + 1);
+        let next = if is_last { None } else { entries.at(store, level, queue_offset + 1)? };
+        let next_position = next.map_or(end, |next| next.position);
+        Ok(Some(Waits { level, queue_offset, bytes: entry.bytes, next_position }))
     }
 
     /// Ends a round of dispatch; whether the sleeping driver must be woken.

@@ -229,9 +229,10 @@ fn nobody_waits_for_a_message_whose_times_are_damaged_and_it_is_not_early() {
 }
 
 #[test]
-fn a_message_whose_generation_was_damaged_after_its_delivery_is_not_delivered_again() {
-    // No checksum covers it: it is in the two bytes at 76, in the waiting record and in the restored one.
-    for (is_restored, at) in [(false, 76), (false, 77), (true, 76), (true, 77)] {
+fn a_message_whose_generation_or_level_was_damaged_after_its_delivery_is_not_delivered_again() {
+    // No checksum covers them: the level of the waiting record is its queue, in the four bytes at 12, and the generation is in the two at 76, in both
+    // records.
+    for (is_restored, at) in [(false, 12), (false, 14), (false, 15), (false, 76), (false, 77), (true, 76), (true, 77)] {
         let rig = Rig::new("1s");
         let waiting = ["a", "b", "c"].map(|body| rig.send("orders", 1, body).position);
         rig.advance(1_000);
@@ -244,6 +245,7 @@ fn a_message_whose_generation_was_damaged_after_its_delivery_is_not_delivered_ag
         rig.run_dry();
 
         assert_eq!(rig.bodies("orders", 0), ["a", "b", "c"], "of the restored record: {is_restored}, at {at}");
+        assert!(rig.store.queues().iter().all(|(topic, ..)| **topic != *PARKING_TOPIC), "at {at}");
         assert_eq!(rig.number("delayPending", Some(1)), 0.0);
     }
 }

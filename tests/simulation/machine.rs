@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     mem,
     path::Path,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
 
@@ -81,13 +81,20 @@ pub(crate) struct Process {
     client: Arc<Connection>,
 }
 
-/// The topics of the broker, which comes after the scheduler.
+/// The topics of the broker, which comes after the scheduler. They hold the store, which holds the scheduler: were they held here, no world would
+/// ever be freed.
 #[derive(Default)]
-struct LateTopics(OnceLock<Arc<Topics>>);
+struct LateTopics(OnceLock<Weak<Topics>>);
+
+impl LateTopics {
+    fn topics(&self) -> Option<Arc<Topics>> {
+        self.0.get().and_then(Weak::upgrade)
+    }
+}
 
 impl RealTopics for LateTopics {
     fn resolve(&self, topic: &str, queue_id: u32, waiting_since: PhysicalOffset) -> RealQueue {
-        let topics = self.0.get().expect("nothing is restored before the broker is there");
+        let topics = self.topics().expect("nothing is restored before the broker is there");
         match topics.resolve(topic, QueueId(queue_id), waiting_since) {
             Resolved::Queue(queue_id) => RealQueue::Deliver(queue_id),
             Resolved::Deleted => RealQueue::Deleted,
@@ -95,7 +102,7 @@ impl RealTopics for LateTopics {
     }
 
     fn queue_count(&self) -> u64 {
-        self.0.get().map_or(0, |topics| topics.queue_count())
+        self.topics().map_or(0, |topics| topics.queue_count())
     }
 }
 
@@ -169,7 +176,7 @@ impl Machine {
         let store = MessageStore::open(store_options(self.settings.flush_policy), env, vec![scheduler.clone()])?;
         self.durable = store.durable();
         let broker = Broker::new(BrokerOptions::default(), store.clone());
-        assert!(topics.0.set(broker.topics().clone()).is_ok());
+        assert!(topics.0.set(Arc::downgrade(broker.topics())).is_ok());
         let client = Connection::unconnected(([10, 0, 0, 7], 4000).into(), ([127, 0, 0, 1], 10911).into());
         if let Some((ended, at)) = self.ended_at.filter(|_| self.rebooted || self.clock_lost) {
             self.forward += store.now().since(ended).saturating_sub(self.elapsed - at);

@@ -35,6 +35,8 @@ mod runner;
 mod stories;
 mod workload;
 
+use std::sync::Arc;
+
 use machine::End;
 use workload::Simulation;
 
@@ -104,6 +106,22 @@ fn the_same_seed_does_the_same() {
         }
         assert_eq!(first.1, second.1, "trace of seed {seed}");
     }
+}
+
+/// Else hundreds of seeds take gigabytes.
+#[test]
+fn nothing_of_a_world_is_left_in_memory_when_it_ends() {
+    let mut simulation = Simulation::new(1, runner::History::default(), false);
+    simulation.restart();
+    simulation.send_large(1);
+    simulation.work();
+    let process = simulation.machine.process();
+    let (store, scheduler, broker) =
+        (Arc::downgrade(&process.store), Arc::downgrade(&process.scheduler), Arc::downgrade(&process.broker));
+
+    drop(simulation);
+
+    assert_eq!([store.strong_count(), scheduler.strong_count(), broker.strong_count()], [0; 3]);
 }
 
 /// Seeds within which each mutation must be noticed.

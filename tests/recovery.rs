@@ -273,8 +273,8 @@ fn a_damaged_queue_offset_in_an_old_segment_costs_only_its_message_though_our_ch
     for lost in [0, 1, 8, 21] {
         let (position, end) = places[lost];
         let was = lost as u64 / 2;
-        // 0 is the mark of a queue that begins anew.
-        for wrong in [1, 2, 5, 9, 19, 21, 1 << 40, u64::MAX].into_iter().filter(|wrong| *wrong != was) {
+        // 0 is the mark of a queue that begins anew; but what follows does not begin anew.
+        for wrong in [0, 1, 2, 5, 9, 19, 21, 1 << 40, u64::MAX].into_iter().filter(|wrong| *wrong != was) {
             let damaged = machine.killed();
             damaged.overwrite(&damaged.segment(0), position.0 + QUEUE_OFFSET_AT, &wrong.to_be_bytes());
             damaged.forget_our_checkpoint();

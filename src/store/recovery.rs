@@ -646,9 +646,35 @@ fn scan(
                 let mut doubted = None;
                 let is_torn_tail = is_newest
                     && matches!(floor, DurableFloor::Position { durable, same_boot: false } if position >= durable);
+                let stored_before = round.last().map(|located: &Located<'_>| located.record.stored_at());
+                let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
+                let may_be_torn = is_newest
+                    && match floor {
+                        DurableFloor::Position { durable, same_boot } => {
+                            position >= durable && (!same_boot || Mutation::DamageTakenForTornTail.is_on())
+                        }
+                        DurableFloor::Time(floor) => stored_before.is_some_and(|time| time > floor),
+                        DurableFloor::Everything | DurableFloor::Unknown => false,
+                    };
                 let found = match look(&bytes[at..], position, segment.end().since(position), true) {
                     // Its header has no checksum.
                     Found::Record(record) if window.has_hole(at, record.total_bytes() as usize) => Found::Bad,
+                    Found::Record(record) if !may_be_torn && next_offsets.begins_anew(store, record) => {
+                        if !window.has(left) {
+                            // What is behind it matters.
+                            wants_all = true;
+                            break;
+                        }
+                        // If its queue goes on behind it as it did before, its offset is damaged: believed, it would cost all before it.
+                        let expected = next_offsets.expected(store, record);
+                        let next = next_of_queue(&bytes[at..], segment, record);
+                        if next.is_some_and(|next| next != 1 && next >= expected) {
+                            Found::Bad
+                        } else {
+                            next_offsets.take(store, record, is_torn_tail);
+                            Found::Record(record)
+                        }
+                    }
                     // What we wrote behind our checkpoint counts on without a gap, or begins anew. Without one, nothing is cut for this.
                     Found::Record(record)
                         if (matches!(floor, DurableFloor::Position { .. }) || !is_newest)
@@ -666,25 +692,15 @@ fn scan(
                     }
                     Found::SegmentEnd => at = left,
                     Found::Bad => {
-                        let stored_before = round.last().map(|located: &Located<'_>| located.record.stored_at());
-                        let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
-                        let may_be_torn = is_newest
-                            && match floor {
-                                DurableFloor::Position { durable, same_boot } => {
-                                    position >= durable && (!same_boot || Mutation::DamageTakenForTornTail.is_on())
-                                }
-                                DurableFloor::Time(floor) => stored_before.is_some_and(|time| time > floor),
-                                DurableFloor::Everything | DurableFloor::Unknown => false,
-                            };
                         if may_be_torn {
                             torn = true;
                         } else if !window.has(left) {
                             // What is behind it matters.
                             wants_all = true;
                             break;
-                        } else if let Some(record) = doubted
-                            .filter(|record| goes_on(&bytes[at..], segment, *record, next_offsets.expected(*record)))
-                        {
+                        } else if let Some(record) = doubted.filter(|record| {
+                            goes_on(&bytes[at..], segment, *record, next_offsets.expected(store, *record))
+                        }) {
                             next_offsets.begin_anew(record);
                             round.push(Located { position, record });
                             at += record.total_bytes() as usize;
@@ -814,9 +830,20 @@ impl NextOffsets {
     }
 
     /// The offset that the next record of a record's queue should have.
-    fn expected(&self, record: RecordView<'_>) -> u64 {
+    fn expected(&self, store: &MessageStore, record: RecordView<'_>) -> u64 {
         let key = (Topic::from(record.topic()), record.queue_id());
-        self.next.get(&key).map_or(0, |expected| expected.next)
+        let in_queue =
+            || store.dispatcher.queues.get(&key.0, key.1).and_then(|queue| queue.end()).map_or(0, |end| end.0);
+        self.next.get(&key).map_or_else(in_queue, |expected| expected.next)
+    }
+
+    /// Whether a record begins its queue anew although nobody knows that its topic was deleted.
+    fn begins_anew(&self, store: &MessageStore, record: RecordView<'_>) -> bool {
+        let was_deleted = || store.dispatcher.deletions.position(record.topic());
+        record.queue_offset().0 == 0
+            && record.sys_flag().is_queued()
+            && self.expected(store, record) > 0
+            && was_deleted().is_none()
     }
 
     /// A queue begins anew with a record that has not the next offset.
@@ -830,23 +857,25 @@ impl NextOffsets {
 /// but the queue began anew. Records between the two may be damaged: two in a row that ascend below what was `expected` are enough.
 fn goes_on(bytes: &[u8], segment: &Segment, record: RecordView<'_>, expected: u64) -> bool {
     let behind = record.queue_offset().0.saturating_add(1);
+    let next = next_of_queue(bytes, segment, record);
+    next.is_some_and(|next| next == behind || (behind..expected).contains(&next))
+}
+
+/// The queue offset of the next sound record of the same queue in the same segment; `bytes` begin with the record.
+fn next_of_queue(bytes: &[u8], segment: &Segment, record: RecordView<'_>) -> Option<u64> {
     let mut at = record.total_bytes() as usize;
     while at < bytes.len() {
         let position = record.physical_offset().plus(at as u64);
         match look(&bytes[at..], position, segment.end().since(position), true) {
             Found::Record(next) if next.queue_id() == record.queue_id() && next.topic() == record.topic() => {
-                let next = next.queue_offset().0;
-                return next == behind || (behind..expected).contains(&next);
+                return Some(next.queue_offset().0);
             }
             Found::Record(other) => at += other.total_bytes() as usize,
-            Found::SegmentEnd => return false,
-            Found::Bad => match next_sound(&bytes[at..], position) {
-                Some(skipped) => at += skipped,
-                None => return false,
-            },
+            Found::SegmentEnd => return None,
+            Found::Bad => at += next_sound(&bytes[at..], position)?,
         }
     }
-    false
+    None
 }
 
 /// The newest segment whose first bytes are a sound record.

@@ -162,19 +162,21 @@ impl Plugin for Diary {
         (record.topic() == ARCHIVE_TOPIC).then(|| record.prepared_offset())
     }
 
-    fn dispatched(&self, record: &Dispatched<'_>) {
-        let topic = record.record.topic();
-        assert_eq!(record.end(), record.record.end());
-        if let Some(store) = self.store.lock().unwrap().as_ref().and_then(StoreHandle::store) {
-            let (queue_id, at) = (record.record.queue_id(), record.record.queue_offset());
-            let entries = store.queue_entries(topic, queue_id, at, 1);
-            assert_eq!(entries[0].position, record.position, "a dispatched record has its entry");
-        }
-        self.call(format!("{} {topic}", if record.replay { "replayed" } else { "dispatched" }));
-        let mut counts = self.counts.lock().unwrap();
-        *counts.by_topic.entry(topic.to_owned()).or_default() += 1;
-        if topic == "kept" && counts.keep_from.is_none() {
-            counts.keep_from = Some(record.position.0);
+    fn dispatched(&self, records: &[Dispatched<'_>]) {
+        for record in records {
+            let topic = record.record.topic();
+            assert_eq!(record.end(), record.record.end());
+            if let Some(store) = self.store.lock().unwrap().as_ref().and_then(StoreHandle::store) {
+                let (queue_id, at) = (record.record.queue_id(), record.record.queue_offset());
+                let entries = store.queue_entries(topic, queue_id, at, 1);
+                assert_eq!(entries[0].position, record.position, "a dispatched record has its entry");
+            }
+            self.call(format!("{} {topic}", if record.replay { "replayed" } else { "dispatched" }));
+            let mut counts = self.counts.lock().unwrap();
+            *counts.by_topic.entry(topic.to_owned()).or_default() += 1;
+            if topic == "kept" && counts.keep_from.is_none() {
+                counts.keep_from = Some(record.position.0);
+            }
         }
     }
 

@@ -693,8 +693,8 @@ impl Plugin for Counter {
         "counter"
     }
     fn attach(&self, _: StoreHandle) {}
-    fn dispatched(&self, record: &Dispatched<'_>) {
-        *self.replayed.lock().unwrap() += usize::from(record.replay);
+    fn dispatched(&self, records: &[Dispatched<'_>]) {
+        *self.replayed.lock().unwrap() += records.iter().filter(|record| record.replay).count();
     }
 }
 

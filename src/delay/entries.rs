@@ -44,7 +44,18 @@ struct Block {
     entries: Vec<QueueEntry>,
 }
 
+impl Block {
+    fn at(&self, queue_offset: u64) -> Option<QueueEntry> {
+        self.entries.get(usize::try_from(queue_offset.checked_sub(self.first)?).ok()?).copied()
+    }
+}
+
 impl Entries {
+    /// The entry at a queue offset, if it was read already.
+    pub(super) fn known(&self, level: DelayLevel, queue_offset: u64) -> Option<QueueEntry> {
+        self.blocks.get(&level)?.at(queue_offset)
+    }
+
     /// The entry at a queue offset, if the queue has it.
     ///
     /// # Errors
@@ -56,9 +67,8 @@ impl Entries {
         queue_offset: u64,
     ) -> io::Result<Option<QueueEntry>> {
         let block = self.blocks.entry(level).or_default();
-        let index = |block: &Block| usize::try_from(queue_offset.checked_sub(block.first)?).ok();
-        if let Some(entry) = index(block).and_then(|index| block.entries.get(index)) {
-            return Ok(Some(*entry));
+        if let Some(entry) = block.at(queue_offset) {
+            return Ok(Some(entry));
         }
         let entries = try_read(store, level, queue_offset, BLOCK_ENTRIES)?;
         *block = Block { first: queue_offset, entries };

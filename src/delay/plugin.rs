@@ -119,9 +119,8 @@ impl Plugin for LevelScheduler {
         self.scheduler.tag_code(record, existing)
     }
 
-    fn dispatched(&self, record: &Dispatched<'_>) {
-        let waiting = self.scheduler.dispatched(record);
-        if let Some((level, generation, duration)) = waiting.filter(|_| record.replay) {
+    fn dispatched(&self, records: &[Dispatched<'_>]) {
+        for (level, generation, duration) in self.scheduler.dispatched(records) {
             self.generations.lock().unwrap_or_else(PoisonError::into_inner).found(level, generation, duration);
         }
     }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     model::{
         MessageDraft, PARKING_TOPIC, Properties, PropertiesView, QueueId, SCHEDULE_TOPIC, Timestamp, Topic,
-        is_legal_topic, names,
+        is_legal_topic, names, pieces,
     },
     mutation::Mutation,
     record::{Record, RecordView, encoded_bytes},
@@ -107,24 +107,28 @@ pub(super) struct DelayProperties<'a> {
 }
 
 impl<'a> DelayProperties<'a> {
-    /// Reads them in one pass; the later of two pairs with one name counts.
+    /// Reads them from the end, where the broker puts them; the later of two pairs with one name counts.
     pub(super) fn of(properties: PropertiesView<'a>) -> Self {
-        let mut found = Self::default();
-        for (name, value) in properties.iter() {
-            // All three names begin with one of two letters: most properties are passed over at once.
-            if !matches!(name.first(), Some(b'D' | b'R')) {
-                continue;
-            }
-            let text = || std::str::from_utf8(value).ok();
-            if name == names::DELAY.as_bytes() {
-                found.level = text().and_then(|text| text.parse().ok()).and_then(DelayLevel::new);
-            } else if name == names::REAL_TOPIC.as_bytes() {
-                found.real_topic = text();
-            } else if name == names::REAL_QID.as_bytes() {
-                found.real_queue = text().and_then(|text| text.parse().ok());
+        let [mut level, mut real_topic, mut real_queue] = [None; 3];
+        for piece in pieces::from_the_end(properties.as_bytes()) {
+            let slot = match piece {
+                [b'D', ..] => (names::DELAY, &mut level),
+                [b'R', _, _, _, _, b'T', ..] => (names::REAL_TOPIC, &mut real_topic),
+                [b'R', ..] => (names::REAL_QID, &mut real_queue),
+                _ => continue,
+            };
+            let (name, value) = slot;
+            *value = value.or_else(|| pieces::value(piece, name));
+            if level.is_some() && real_topic.is_some() && real_queue.is_some() {
+                break;
             }
         }
-        found
+        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u32>().ok();
+        Self {
+            level: level.and_then(number).and_then(DelayLevel::new),
+            real_topic: real_topic.and_then(|topic| std::str::from_utf8(topic).ok()),
+            real_queue: real_queue.and_then(number),
+        }
     }
 }
 

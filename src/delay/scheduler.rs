@@ -34,7 +34,7 @@ use crate::{
     model::{MessageDraft, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp, names},
     mutation::Mutation,
     record::{Record, RecordView},
-    store::{AppendError, Appended, Dispatched, Loaded, Mended, MessageStore, Owed, StoreHandle},
+    store::{AppendError, Appended, ClockJumps, Dispatched, Loaded, Mended, MessageStore, Owed, StoreHandle},
 };
 
 /// Most records of a batch. A batch is bounded so that it holds the append lock for about a millisecond at most.
@@ -193,6 +193,29 @@ struct Waits {
     next_position: PhysicalOffset,
 }
 
+/// What the scheduler makes of a record; nothing of most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Waiting,
+    /// Its field may be an origin.
+    Restored,
+    /// Perhaps.
+    RestoredByApache,
+}
+
+impl Kind {
+    fn of(dispatched: &Dispatched<'_>) -> Option<Self> {
+        let record = dispatched.record;
+        if record.topic() == SCHEDULE_TOPIC {
+            return record.sys_flag().is_queued().then_some(Self::Waiting);
+        }
+        if record.prepared_offset() > 0 && !(dispatched.replay && Mutation::ProgressFromCheckpoint.is_on()) {
+            return Some(Self::Restored);
+        }
+        (dispatched.replay && may_be_restored(record)).then_some(Self::RestoredByApache)
+    }
+}
+
 /// Restored records and markers, ready to append.
 #[derive(Default)]
 struct Batch {
@@ -306,18 +329,37 @@ impl Scheduler {
         self.state().progress.generations().collect()
     }
 
-    /// Takes note of a record. Says of a waiting record which level, generation and duration it has.
-    pub(super) fn dispatched(&self, dispatched: &Dispatched<'_>) -> Option<(DelayLevel, Generation, Duration)> {
-        let record = dispatched.record;
-        if record.topic() == SCHEDULE_TOPIC {
-            return record.sys_flag().is_queued().then(|| self.waits(dispatched));
+    /// Takes note of the records of a round. Says of waiting ones that recovery found which level, generation and duration they have.
+    pub(super) fn dispatched(&self, records: &[Dispatched<'_>]) -> Vec<(DelayLevel, Generation, Duration)> {
+        let mut found = Vec::new();
+        let mut rest = records.iter().filter_map(|dispatched| Some((dispatched, Kind::of(dispatched)?))).peekable();
+        while let Some((dispatched, kind)) = rest.next() {
+            match kind {
+                Kind::Waiting => {
+                    // What senders lock, too, is locked once for all that follow one another.
+                    let jumps = self.store().map(|store| store.clock_jumps()).unwrap_or_default();
+                    let options = self.options();
+                    let mut entries = self.entries();
+                    let mut state = self.state();
+                    let mut next = Some((dispatched, kind));
+                    while let Some((dispatched, _)) = next {
+                        let of_level = state.waits(dispatched, &jumps, &options, &mut entries);
+                        if dispatched.replay && found.last() != Some(&of_level) {
+                            found.push(of_level);
+                        }
+                        next = rest.next_if(|(_, kind)| *kind == Kind::Waiting);
+                    }
+                }
+                Kind::Restored => {
+                    self.restored(dispatched);
+                    if rest.peek().is_none_or(|(_, kind)| *kind != Kind::Restored) {
+                        self.resolve();
+                    }
+                }
+                Kind::RestoredByApache => self.restored_by_apache(dispatched),
+            }
         }
-        if record.prepared_offset() > 0 && !(dispatched.replay && Mutation::ProgressFromCheckpoint.is_on()) {
-            self.restored(dispatched);
-        } else if dispatched.replay && may_be_restored(record) {
-            self.restored_by_apache(dispatched);
-        }
-        None
+        found
     }
 
     /// A record that Apache RocketMQ may have restored.
@@ -382,76 +424,25 @@ impl Scheduler {
         }
     }
 
-    fn waits(&self, dispatched: &Dispatched<'_>) -> (DelayLevel, Generation, Duration) {
-        let record = dispatched.record;
-        let level = DelayLevel::of_queue(record.queue_id());
-        let stamp = Stamp::from_field(record.prepared_offset());
-        let queue_offset = record.queue_offset().0;
-        let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
-        let jumps = self.store().map(|store| store.clock_jumps()).unwrap_or_default();
-
-        let options = self.options();
-        let mut entries = self.entries();
-        let mut state = self.state();
-        let state = &mut *state;
-        let mut longest = state.progress.longest(level, &options.levels);
-        let progress = state.progress.levels.entry(level).or_default();
-        if progress.begins(stamp.generation) {
-            longest = longest.max(duration);
-        }
-        if queue_offset < progress.next {
-            let dropped = progress.cut(queue_offset);
-            entries.forget(level);
-            state.matching = None;
-            state.without_key.remove(&level);
-            tracing::warn!(delay_level = %level, queue_offset, dropped, "the queue of a delay level begins anew");
-        }
-        if dispatched.replay {
-            let candidate = Candidate { level, queue_offset, bytes: record.total_bytes(), end: dispatched.end() };
-            if let Some(matching) = &mut state.matching {
-                matching.add(record, candidate);
-            }
-            let said = state.said.get(&level).copied().unwrap_or(0);
-            if state.believes_said
-                && stamp.generation == Generation::APACHE
-                && queue_offset < said
-                && !has_unique_key(record)
-            {
-                state.without_key.entry(level).or_default().push(candidate);
-            }
-        }
-        let due = if stamp.generation == Generation::APACHE { None } else { due(record, None, longest, &jumps) };
-        let is_head = progress.add(&Waiting {
-            queue_offset,
-            position: dispatched.position,
-            bytes: record.total_bytes(),
-            generation: stamp.generation,
-            duration,
-            due,
-        });
-        if is_head && let Sleep::Until(until) = state.sleep {
-            // Without a due time the record must be looked at together with its entry, now.
-            state.wake |= until.is_none_or(|until| due.is_none_or(|due| due < until));
-        }
-        (level, stamp.generation, duration)
-    }
-
     /// A record whose field may be an origin. It counts only if it names an entry that waits.
     fn restored(&self, dispatched: &Dispatched<'_>) {
         let Some(origin) = origin_of(dispatched) else { return };
-        if let Some(matching) = &mut self.state().matching {
+        if dispatched.replay
+            && let Some(matching) = &mut self.state().matching
+        {
             // What was restored is no candidate any more. Of those that are alike the first one waited longest.
             matching.take(dispatched.record);
         }
         self.entries().unresolved.push_back(origin);
-        self.resolve();
     }
 
     /// Finds the entries of restored records; whether all were found that can be. What cannot be read now is kept, and all behind it: taken for
     /// "does not wait", a message would be restored again.
     fn resolve(&self) -> bool {
         let mut entries = self.entries();
-        while let Some(origin) = entries.unresolved.front().copied() {
+        loop {
+            self.state().take_known(&mut entries);
+            let Some(origin) = entries.unresolved.front().copied() else { break };
             let Some(store) = self.store() else { return false };
             if let Err(error) = self.take(&store, &origin, &mut entries)
                 && !Mutation::OriginForgotten.is_on()
@@ -482,31 +473,11 @@ impl Scheduler {
                 }
             }
         }
-        let Some(Waits { level, queue_offset, bytes, next_position }) = found else {
+        let Some(waits) = found else {
             self.state().counts.not_waiting += 1;
             return Ok(());
         };
-
-        let mut state = self.state();
-        let Some(progress) = state.progress.levels.get_mut(&level) else { return Ok(()) };
-        let taken = progress.take(queue_offset, bytes, next_position);
-        match taken {
-            Taken::InOrder => {}
-            Taken::Skipping(skipped) => {
-                state.counts.skipped += skipped;
-                tracing::warn!(
-                    delay_level = %level,
-                    queue_offset,
-                    skipped,
-                    physical_offset = origin.restored_at.0,
-                    "restored records are missing before this one; their messages are restored again"
-                );
-            }
-            Taken::NotWaiting | Taken::TooManyRuns => state.counts.not_waiting += 1,
-        }
-        if !origin.replay {
-            state.version.delivered += 1;
-        }
+        self.state().take(origin, &waits);
         Ok(())
     }
 
@@ -921,6 +892,102 @@ impl State {
             return self.unresolved_until;
         }
         self.progress.levels.values().filter_map(LevelProgress::next_deadline).min()
+    }
+
+    /// Takes note of a waiting record.
+    fn waits(
+        &mut self,
+        dispatched: &Dispatched<'_>,
+        jumps: &ClockJumps,
+        options: &DelayOptions,
+        entries: &mut Entries,
+    ) -> (DelayLevel, Generation, Duration) {
+        let record = dispatched.record;
+        let level = DelayLevel::of_queue(record.queue_id());
+        let stamp = Stamp::from_field(record.prepared_offset());
+        let queue_offset = record.queue_offset().0;
+        let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
+        let mut longest = self.progress.longest(level, &options.levels);
+        let progress = self.progress.levels.entry(level).or_default();
+        if progress.begins(stamp.generation) {
+            longest = longest.max(duration);
+        }
+        if queue_offset < progress.next {
+            let dropped = progress.cut(queue_offset);
+            entries.forget(level);
+            self.matching = None;
+            self.without_key.remove(&level);
+            tracing::warn!(delay_level = %level, queue_offset, dropped, "the queue of a delay level begins anew");
+        }
+        if dispatched.replay {
+            let candidate = Candidate { level, queue_offset, bytes: record.total_bytes(), end: dispatched.end() };
+            if let Some(matching) = &mut self.matching {
+                matching.add(record, candidate);
+            }
+            let said = self.said.get(&level).copied().unwrap_or(0);
+            if self.believes_said
+                && stamp.generation == Generation::APACHE
+                && queue_offset < said
+                && !has_unique_key(record)
+            {
+                self.without_key.entry(level).or_default().push(candidate);
+            }
+        }
+        let due = if stamp.generation == Generation::APACHE { None } else { due(record, None, longest, jumps) };
+        let is_head = progress.add(&Waiting {
+            queue_offset,
+            position: dispatched.position,
+            bytes: record.total_bytes(),
+            generation: stamp.generation,
+            duration,
+            due,
+        });
+        if is_head && let Sleep::Until(until) = self.sleep {
+            // Without a due time the record must be looked at together with its entry, now.
+            self.wake |= until.is_none_or(|until| due.is_none_or(|due| due < until));
+        }
+        (level, stamp.generation, duration)
+    }
+
+    /// Takes those restored records out of what waits that come first and whose entries are at hand.
+    fn take_known(&mut self, entries: &mut Entries) {
+        while let Some(origin) = entries.unresolved.front().copied() {
+            let known = || {
+                let runs = &self.progress.levels.get(&origin.level)?.runs;
+                let run = runs.iter().rev().find(|run| run.generation == origin.generation)?;
+                let entry = entries.known(origin.level, run.from).filter(|entry| end_of(entry) == origin.end)?;
+                let is_last = run.from + 1 == run.to;
+                let next = if is_last { None } else { Some(entries.known(origin.level, run.from + 1)?) };
+                let next_position = next.map_or(origin.end, |next| next.position);
+                Some(Waits { level: origin.level, queue_offset: run.from, bytes: entry.bytes, next_position })
+            };
+            let Some(waits) = known() else { return };
+            self.take(&origin, &waits);
+            entries.unresolved.pop_front();
+        }
+    }
+
+    /// Takes the waiting record of a restored one out of what waits.
+    fn take(&mut self, origin: &Origin, waits: &Waits) {
+        let Waits { level, queue_offset, bytes, next_position } = *waits;
+        let Some(progress) = self.progress.levels.get_mut(&level) else { return };
+        match progress.take(queue_offset, bytes, next_position) {
+            Taken::InOrder => {}
+            Taken::Skipping(skipped) => {
+                self.counts.skipped += skipped;
+                tracing::warn!(
+                    delay_level = %level,
+                    queue_offset,
+                    skipped,
+                    physical_offset = origin.restored_at.0,
+                    "restored records are missing before this one; their messages are restored again"
+                );
+            }
+            Taken::NotWaiting | Taken::TooManyRuns => self.counts.not_waiting += 1,
+        }
+        if !origin.replay {
+            self.version.delivered += 1;
+        }
     }
 
     /// The due run that was served the fewest bytes.

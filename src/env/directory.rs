@@ -215,6 +215,11 @@ pub trait File: Send + Sync {
     /// `UnexpectedEof` beyond the end, and others as the file system gives them.
     fn slice(&self, position: u64, bytes: usize) -> io::Result<Bytes>;
 
+    /// The file as it is mapped, for who looks at many places of it; `None` if it is not. As long as it is held nothing may be written.
+    fn mapped(&self) -> Option<Bytes> {
+        None
+    }
+
     /// Where, from `from` on, nothing but zeros is left as far as the file system knows without reading: at most the length. Beyond it nothing was
     /// ever written, or it was made zero again.
     fn data_end(&self, from: u64) -> u64 {

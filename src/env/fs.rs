@@ -331,25 +331,24 @@ impl FsFile {
         Self { file, bytes: AtomicU64::new(bytes), map: RwLock::default(), faults: Faults::default() }
     }
 
-    /// The whole file, mapped; `None` if there are too many maps.
-    fn map(&self) -> io::Result<Option<Bytes>> {
-        let sound = |mapped: &Option<Mapped>| {
+    /// Shows the whole file, mapped; `None` if there are too many maps.
+    fn see<T>(&self, look: impl FnOnce(&Bytes) -> T) -> io::Result<Option<T>> {
+        fn sound<'a>(file: &FsFile, mapped: &'a Option<Mapped>) -> Option<&'a Bytes> {
             // One that was made while the file was too short is of no use once it is whole again.
             let is_sound =
-                |mapped: &&Mapped| mapped.faults == self.faults.count() && mapped.bytes.len() as u64 >= self.bytes();
-            mapped.as_ref().filter(is_sound).map(|mapped| mapped.bytes.clone())
-        };
-        if let Some(bytes) = sound(&self.map.read().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(Some(bytes));
+                |mapped: &&Mapped| mapped.faults == file.faults.count() && mapped.bytes.len() as u64 >= file.bytes();
+            mapped.as_ref().filter(is_sound).map(|mapped| &mapped.bytes)
+        }
+        if let Some(bytes) = sound(self, &self.map.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(Some(look(bytes)));
         }
         let mut mapped = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bytes) = sound(&mapped) {
-            return Ok(Some(bytes));
+        if let Some(bytes) = sound(self, &mapped) {
+            return Ok(Some(look(bytes)));
         }
         let faults = self.faults.count();
-        let bytes = fs_map::map(&self.file, &self.faults)?;
-        *mapped = bytes.clone().map(|bytes| Mapped { bytes, faults });
-        Ok(bytes)
+        *mapped = fs_map::map(&self.file, &self.faults)?.map(|bytes| Mapped { bytes, faults });
+        Ok(mapped.as_ref().map(|mapped| look(&mapped.bytes)))
     }
 }
 
@@ -375,16 +374,19 @@ impl File for FsFile {
         if bytes == 0 {
             return Ok(Bytes::new());
         }
-        match self.map()? {
-            // The map may be shorter than the file says only if someone else cut it.
-            Some(map) if end > map.len() as u64 => Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(map) => Ok(map.slice(start..start + bytes)),
+        // The map may be shorter than the file says only if someone else cut it.
+        match self.see(|map| (end <= map.len() as u64).then(|| map.slice(start..start + bytes)))? {
+            Some(slice) => slice.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()),
             None => {
                 let mut copy = vec![0; bytes];
                 self.read_at(position, &mut copy)?;
                 Ok(copy.into())
             }
         }
+    }
+
+    fn mapped(&self) -> Option<Bytes> {
+        self.see(Bytes::clone).ok().flatten()
     }
 
     fn data_end(&self, from: u64) -> u64 {

@@ -140,8 +140,6 @@ pub struct RecordView<'a> {
     bytes: &'a [u8],
     parts: Parts,
     topic: &'a str,
-    born_host: SocketAddr,
-    store_host: SocketAddr,
 }
 
 impl<'a> RecordView<'a> {
@@ -161,10 +159,10 @@ impl<'a> RecordView<'a> {
         if topic.is_empty() {
             return Err(RecordError::TopicEmpty);
         }
-        let born_host = host(bytes, "born host", BORN_HOST_AT, parts.born_extra > 0)?;
-        let store_v6 = parts.hosts_extra > parts.born_extra;
-        let store_host = host(bytes, "store host", STORE_HOST_AT + parts.born_extra, store_v6)?;
-        Ok(Self { bytes, parts, topic, born_host, store_host })
+        let view = Self { bytes, parts, topic };
+        is_port("born host", port_of(view.born_host_bytes()))?;
+        is_port("store host", port_of(view.store_host_bytes()))?;
+        Ok(view)
     }
 
     /// The record's own bytes, nothing behind them.
@@ -224,7 +222,11 @@ impl<'a> RecordView<'a> {
 
     /// Where the producer was.
     pub fn born_host(self) -> SocketAddr {
-        self.born_host
+        host(self.born_host_bytes())
+    }
+
+    fn born_host_bytes(self) -> &'a [u8] {
+        &self.bytes[BORN_HOST_AT..STORED_AT_AT + self.parts.born_extra]
     }
 
     /// When the broker stored it.
@@ -234,7 +236,11 @@ impl<'a> RecordView<'a> {
 
     /// The broker's address.
     pub fn store_host(self) -> SocketAddr {
-        self.store_host
+        host(self.store_host_bytes())
+    }
+
+    fn store_host_bytes(self) -> &'a [u8] {
+        &self.bytes[STORE_HOST_AT + self.parts.born_extra..RECONSUME_TIMES_AT + self.parts.hosts_extra]
     }
 
     /// How often consumers gave it back.
@@ -264,7 +270,7 @@ impl<'a> RecordView<'a> {
 
     /// The offset message id.
     pub fn message_id(self) -> MessageId {
-        MessageId { store_host: self.store_host, physical_offset: self.physical_offset() }
+        MessageId { store_host: self.store_host(), physical_offset: self.physical_offset() }
     }
 
     /// Whether the body has the checksum that stands in the record.
@@ -308,8 +314,6 @@ pub struct Record {
     bytes: Bytes,
     parts: Parts,
     topic: Topic,
-    born_host: SocketAddr,
-    store_host: SocketAddr,
 }
 
 impl Record {
@@ -320,19 +324,12 @@ impl Record {
     pub fn parse(bytes: &Bytes) -> Result<Self, RecordError> {
         let view = RecordView::parse(bytes)?;
         let (parts, topic) = (view.parts, Topic::from(view.topic));
-        let (born_host, store_host) = (view.born_host, view.store_host);
-        Ok(Self { bytes: bytes.slice(..parts.total), parts, topic, born_host, store_host })
+        Ok(Self { bytes: bytes.slice(..parts.total), parts, topic })
     }
 
     /// For reading the fields.
     pub fn view(&self) -> RecordView<'_> {
-        RecordView {
-            bytes: &self.bytes,
-            parts: self.parts,
-            topic: &self.topic,
-            born_host: self.born_host,
-            store_host: self.store_host,
-        }
+        RecordView { bytes: &self.bytes, parts: self.parts, topic: &self.topic }
     }
 
     /// The record's own bytes.
@@ -359,8 +356,8 @@ impl Record {
             flag: view.flag(),
             sys_flag: view.sys_flag(),
             born_at: view.born_at(),
-            born_host: self.born_host,
-            store_host: self.store_host,
+            born_host: view.born_host(),
+            store_host: view.store_host(),
             reconsume_times: view.reconsume_times(),
             prepared_offset: view.prepared_offset(),
             properties: Properties::from_text(view.properties().as_bytes()),
@@ -422,15 +419,24 @@ fn not_negative(field: &'static str, found: i64) -> Result<(), RecordError> {
     if found < 0 { Err(RecordError::OutOfRange { field, found }) } else { Ok(()) }
 }
 
-fn host(bytes: &[u8], field: &'static str, at: usize, v6: bool) -> Result<SocketAddr, RecordError> {
-    let (address, port_at) = if v6 {
-        (IpAddr::V6(Ipv6Addr::from(fixed::<16>(bytes, at))), at + 16)
-    } else {
-        (IpAddr::V4(Ipv4Addr::from(fixed::<4>(bytes, at))), at + 4)
+/// A host as it stands in a record: the address, then the port in four bytes. The port was looked at when the record was parsed.
+fn host(bytes: &[u8]) -> SocketAddr {
+    let address = match bytes.first_chunk::<16>() {
+        Some(address) => IpAddr::V6(Ipv6Addr::from(*address)),
+        None => IpAddr::V4(Ipv4Addr::from(fixed::<4>(bytes, 0))),
     };
-    let port = i32_at(bytes, port_at);
-    let port = u16::try_from(port).map_err(|_| RecordError::OutOfRange { field, found: i64::from(port) })?;
-    Ok(SocketAddr::new(address, port))
+    SocketAddr::new(address, u16::try_from(port_of(bytes)).unwrap_or(0))
+}
+
+fn port_of(host: &[u8]) -> i32 {
+    i32_at(host, host.len() - 4)
+}
+
+fn is_port(field: &'static str, found: i32) -> Result<(), RecordError> {
+    match u16::try_from(found) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(RecordError::OutOfRange { field, found: i64::from(found) }),
+    }
 }
 
 // The callers have made sure that the head of the record is there.

@@ -975,21 +975,21 @@ impl ConsumeQueue {
         let mut bytes = Vec::new();
         while let Some(&(start, _)) = writer.pending.get(written) {
             let number = start / per_file;
-            let run = (start..(number + 1) * per_file).zip(&writer.pending[written..]);
+            let file_end = (number + 1) * per_file;
+            let rest = &writer.pending[written..];
+            let run = rest.iter().zip(start..file_end).take_while(|((at, _), wanted)| at == wanted).count();
             bytes.clear();
-            for (_, (_, entry)) in run.take_while(|(wanted, (at, _))| wanted == at) {
-                bytes.extend_from_slice(&entry.to_bytes());
-            }
+            bytes.extend(rest[..run].iter().map(|(_, entry)| entry.to_bytes()));
             let position = start % per_file * QUEUE_ENTRY_BYTES;
             let file = self.file_to_write(writer, number, position);
-            outcome = file.and_then(|file| file.write_at(position, &bytes).map(|()| file)).map(|file| {
+            outcome = file.and_then(|file| file.write_at(position, bytes.as_flattened()).map(|()| file)).map(|file| {
                 writer.dirty.insert(number, file);
                 self.dirty.store(true, Ordering::Release);
             });
             if outcome.is_err() {
                 break;
             }
-            written += bytes.len() / ENTRY_BYTES;
+            written += run;
         }
         writer.pending.drain(..written);
         outcome.map_err(|error| self.fault("write", error))

@@ -217,21 +217,28 @@ impl ConsumeQueues {
         topics.into_iter().flat_map(|(_, queues)| queues.values()).cloned().collect()
     }
 
-    /// Takes the entry of a message into the round in hand, see [`ConsumeQueue::put`].
+    /// Takes the entry of a message into the round in hand, see [`ConsumeQueue::put`]. `last` is the queue of the message before, nearly always
+    /// this one, too.
     ///
     /// # Errors
     /// As [`ConsumeQueues::get_or_create`] and [`ConsumeQueue::put`]: the entry was not taken.
     pub(super) fn put(
         &self,
+        last: &mut Option<Arc<ConsumeQueue>>,
         topic: &str,
         queue_id: QueueId,
         at: QueueOffset,
         entry: QueueEntry,
     ) -> Result<(), StoreError> {
-        let queue = self.get_or_create(topic, queue_id)?;
+        let is_its = |queue: &Arc<ConsumeQueue>| queue.queue_id() == queue_id && **queue.topic() == *topic;
+        let queue = match last.take().filter(is_its) {
+            Some(queue) => queue,
+            None => self.get_or_create(topic, queue_id)?,
+        };
+        let queue = last.insert(queue);
         queue.put(at, entry)?;
         if queue.touch() {
-            self.touched.lock().unwrap_or_else(PoisonError::into_inner).push(queue);
+            self.touched.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(queue));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::sync::{
 use super::{
     ArrivalListener, Dispatched, FailureRow, Plugin, QueueEntry, StoreError,
     checkpoint::Derived,
+    consume_queue::ConsumeQueue,
     consume_queues::{ConsumeQueues, QueueFault},
     deletions::Deletions,
     index::Index,
@@ -18,7 +19,8 @@ use super::{
 };
 use crate::{
     env::Clock,
-    model::{PhysicalOffset, java_hash, names},
+    model::{PhysicalOffset, java_hash_on, names, pieces},
+    record::RecordView,
 };
 
 /// Shows the records of the log from a position on to somebody, and says how far it came.
@@ -69,19 +71,24 @@ impl Dispatcher {
     /// checkpoint passes that.
     pub(super) fn round(&self, records: &[Located<'_>], replay: bool) {
         let mut tag_codes = Vec::with_capacity(records.len());
-        let mut failure = None;
+        let (mut failure, mut last) = (None, None);
         for located in records {
-            let tag_code = self.tag_code(located, replay);
+            let names = Names::of(&located.record);
+            let tag_code = self.tag_code_of(located, replay, &names);
             tag_codes.push(tag_code);
-            failure = self.put(located, tag_code).err().or(failure);
+            failure = self.put(located, &names, tag_code, &mut last).err().or(failure);
         }
         failure = first_error(self.queues.write_round()).or(failure);
         failure = self.index.as_ref().and_then(|index| index.write_round().err()).or(failure);
         self.report(failure.as_ref());
 
-        for Located { position, record } in records {
+        if !self.plugins.is_empty() {
+            let dispatched: Vec<Dispatched<'_>> = records
+                .iter()
+                .map(|Located { position, record }| Dispatched { position: *position, record, replay })
+                .collect();
             for plugin in &self.plugins {
-                plugin.dispatched(&Dispatched { position: *position, record, replay });
+                plugin.dispatched(&dispatched);
             }
         }
         for plugin in &self.plugins {
@@ -173,7 +180,8 @@ impl Dispatcher {
                 index.caught_up(None);
                 let mut outcome = Ok(());
                 let came = walk(from, &mut |located: &Located<'_>| {
-                    outcome = std::mem::replace(&mut outcome, Ok(())).and_then(|()| self.put_keys(index, located));
+                    outcome = std::mem::replace(&mut outcome, Ok(()))
+                        .and_then(|()| Names::of(&located.record).put(index, located));
                 });
                 let next = came.as_ref().map_or(Some(from), |came| step(*came));
                 // If it was set aside anew that stands.
@@ -209,38 +217,62 @@ impl Dispatcher {
     }
 
     /// What stands in the last field of a record's queue entry.
-    pub(super) fn tag_code(&self, Located { position, record }: &Located<'_>, replay: bool) -> i64 {
+    pub(super) fn tag_code(&self, located: &Located<'_>, replay: bool) -> i64 {
+        self.tag_code_of(located, replay, &Names::of(&located.record))
+    }
+
+    fn tag_code_of(&self, Located { position, record }: &Located<'_>, replay: bool, names: &Names<'_>) -> i64 {
         let existing = || {
             let queue = self.queues.get(record.topic(), record.queue_id())?;
             queue.existing(record.queue_offset(), *position, record.total_bytes())
         };
         let existing = if replay && !self.plugins.is_empty() { existing() } else { None };
         let by_plugin = self.plugins.iter().find_map(|plugin| plugin.tag_code(record, existing));
-        by_plugin.unwrap_or_else(|| record.properties().get(names::TAGS).map_or(0, |tag| java_hash(tag).into()))
+        by_plugin.unwrap_or_else(|| names.tag.and_then(|tag| java_hash_on(0, tag)).unwrap_or(0).into())
     }
 
     /// Prepares the entries of one record.
-    fn put(&self, located: &Located<'_>, tag_code: i64) -> Result<(), StoreError> {
+    fn put(
+        &self,
+        located: &Located<'_>,
+        names: &Names<'_>,
+        tag_code: i64,
+        last: &mut Option<Arc<ConsumeQueue>>,
+    ) -> Result<(), StoreError> {
         let Located { position, record } = located;
         let mut queued = Ok(());
         if self.is_queued(located) {
             let entry = QueueEntry { position: *position, bytes: record.total_bytes(), tag_code };
-            queued = self.queues.put(record.topic(), record.queue_id(), record.queue_offset(), entry);
+            queued = self.queues.put(last, record.topic(), record.queue_id(), record.queue_offset(), entry);
         }
-        let indexed = self.index.as_ref().map_or(Ok(()), |index| self.put_keys(index, located));
+        let indexed = self.index.as_ref().map_or(Ok(()), |index| names.put(index, located));
         let put = queued.and(indexed);
         if put.is_err() {
             self.aside.store(true, Ordering::Relaxed);
         }
         put
     }
+}
 
-    /// Prepares the index entries of one record.
-    fn put_keys(&self, index: &Index, Located { position, record }: &Located<'_>) -> Result<(), StoreError> {
-        let [unique_key, keys] =
-            record.properties().find([names::UNIQ_KEY, names::KEYS]).map(|text| str::from_utf8(text?).ok());
-        let keys = keys.into_iter().flat_map(|keys| keys.split(' '));
-        let keys = unique_key.into_iter().chain(keys).filter(|key| !key.is_empty());
+/// What the properties of a record say of where it is found.
+struct Names<'a> {
+    tag: Option<&'a [u8]>,
+    unique_key: Option<&'a [u8]>,
+    keys: Option<&'a [u8]>,
+}
+
+impl<'a> Names<'a> {
+    fn of(record: &RecordView<'a>) -> Self {
+        let wanted = [names::TAGS, names::UNIQ_KEY, names::KEYS];
+        let [tag, unique_key, keys] = pieces::values(record.properties().as_bytes(), wanted);
+        Self { tag, unique_key, keys }
+    }
+
+    /// Prepares the index entries of its record.
+    fn put(&self, index: &Index, Located { position, record }: &Located<'_>) -> Result<(), StoreError> {
+        let is_text = |text: &&[u8]| text.is_ascii() || str::from_utf8(text).is_ok();
+        let keys = self.keys.filter(is_text).into_iter().flat_map(|keys| keys.split(|&byte| byte == b' '));
+        let keys = self.unique_key.filter(is_text).into_iter().chain(keys).filter(|key| !key.is_empty());
         index.put(record.topic(), keys, *position, record.stored_at())
     }
 }

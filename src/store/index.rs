@@ -26,7 +26,7 @@
 //! Source: Apache RocketMQ, `org.apache.rocketmq.store.index.IndexFile`.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     env::{Allocation, Directory, EntryKind, File},
-    model::{PhysicalOffset, Timestamp},
+    model::{PhysicalOffset, Timestamp, java_hash, java_hash_on},
 };
 
 const HEADER_BYTES: usize = 40;
@@ -134,7 +134,7 @@ struct Pending {
 struct Round {
     file: Arc<IndexFile>,
     first: u32,
-    entries: Vec<u8>,
+    entries: Vec<[u8; ENTRY_BYTES]>,
     /// Slots and their new heads, by slot.
     slots: Vec<(u32, u32)>,
     header: Header,
@@ -265,14 +265,11 @@ impl Index {
     pub(super) fn put<'k>(
         &self,
         topic: &str,
-        keys: impl Iterator<Item = &'k str>,
+        mut keys: impl Iterator<Item = &'k [u8]>,
         position: PhysicalOffset,
         stored_at: Timestamp,
     ) -> Result<(), StoreError> {
-        let mut keys = keys.peekable();
-        if keys.peek().is_none() {
-            return Ok(());
-        }
+        let Some(first) = keys.next() else { return Ok(()) };
         let mut writer = self.writer();
         if writer.set_aside.is_none() && writer.pending.len() >= PENDING_ENTRIES_MAX {
             writer.set_aside = Some(position);
@@ -283,7 +280,16 @@ impl Index {
         let in_round = writer.round.as_ref().map(|round| PhysicalOffset(round.header.end_position));
         let newest = writer.pending.last().map(|pending| pending.position).or(in_round);
         if position >= newest.unwrap_or_else(|| self.end().1) {
-            writer.pending.extend(keys.map(|key| Pending { key_hash: key_hash(topic, key), position, stored_at }));
+            let of_topic = topic_hash(topic);
+            let mut put = |key| {
+                writer.pending.extend(key_hash_on(of_topic, key).map(|key_hash| Pending {
+                    key_hash,
+                    position,
+                    stored_at,
+                }));
+            };
+            put(first);
+            keys.for_each(put);
         }
         Ok(())
     }
@@ -574,51 +580,57 @@ impl Round {
     fn new(shape: Shape, file: Arc<IndexFile>, pending: &[Pending]) -> io::Result<Self> {
         // Slots lie all over the file: through its map each costs no call. If a page of it could not be read, all are read once more.
         let soundness = file.file.soundness();
-        let round = Self::chained(shape, Arc::clone(&file), pending, Shape::see_slot);
-        if round.is_ok() && soundness.holds() { round } else { Self::chained(shape, file, pending, Shape::read_slot) }
+        let map = file.file.mapped();
+        let round = Self::chained(shape, Arc::clone(&file), pending, map.as_deref());
+        if round.is_ok() && soundness.holds() { round } else { Self::chained(shape, file, pending, None) }
     }
 
-    fn chained(
-        shape: Shape,
-        file: Arc<IndexFile>,
-        pending: &[Pending],
-        slot_of: fn(Shape, &dyn File, u32) -> io::Result<u32>,
-    ) -> io::Result<Self> {
+    /// Slots are read from `map`, which is the file's, or from the file itself.
+    fn chained(shape: Shape, file: Arc<IndexFile>, pending: &[Pending], map: Option<&[u8]>) -> io::Result<Self> {
         let mut header = file.header();
         let first = header.count;
-        let mut entries = Vec::with_capacity(pending.len() * ENTRY_BYTES);
-        let mut heads = HashMap::<u32, u32, foldhash::fast::RandomState>::default();
-        for pending in pending {
-            if header.count <= 1 {
-                header.begin_time = pending.stored_at.0;
-                header.begin_position = pending.position.0;
-            }
-            let slot = pending.key_hash % shape.slots;
-            let previous = match heads.get(&slot) {
-                Some(&head) => head,
-                None => Some(slot_of(shape, &*file.file, slot)?).filter(|&head| head < first).unwrap_or(0),
-            };
-            let seconds = pending.stored_at.0.saturating_sub(header.begin_time).max(0) / 1000;
-            let seconds = if header.begin_time > 0 { i32::try_from(seconds).unwrap_or(i32::MAX) } else { 0 };
-            let entry = IndexEntry { key_hash: pending.key_hash, position: pending.position.0, seconds, previous };
-            entries.extend_from_slice(&entry.to_bytes());
-            heads.insert(slot, header.count);
-            header.used_slots += u32::from(previous == 0);
-            header.count += 1;
+        if let Some(pending) = pending.first().filter(|_| first <= 1) {
+            header.begin_time = pending.stored_at.0;
+            header.begin_position = pending.position.0;
+        }
+        if let Some(pending) = pending.last() {
             header.end_time = pending.stored_at.0;
             header.end_position = pending.position.0;
         }
-        let mut slots: Vec<_> = heads.into_iter().collect();
-        slots.sort_unstable();
+        header.count += u32::try_from(pending.len()).map_err(io::Error::other)?;
+        // Those of one slot side by side, in the order in which they came.
+        let mut order: Vec<(u32, u32)> =
+            pending.iter().zip(first..).map(|(pending, number)| (pending.key_hash % shape.slots, number)).collect();
+        order.sort_unstable_by_key(|&(slot, number)| u64::from(slot) << 32 | u64::from(number));
+        let mut entries = vec![[0; ENTRY_BYTES]; pending.len()];
+        let mut slots = Vec::with_capacity(pending.len());
+        for of_slot in order.chunk_by(|(before, _), (slot, _)| before == slot) {
+            let slot = of_slot[0].0;
+            let seen = map.and_then(|map| shape.see_slot(map, slot));
+            let head = seen.map_or_else(|| shape.read_slot(&*file.file, slot), Ok)?;
+            let mut previous = Some(head).filter(|&head| head < first).unwrap_or(0);
+            for &(_, number) in of_slot {
+                let nth = (number - first) as usize;
+                let Pending { key_hash, position, stored_at } = pending[nth];
+                let seconds = stored_at.0.saturating_sub(header.begin_time).max(0) / 1000;
+                let seconds = if header.begin_time > 0 { i32::try_from(seconds).unwrap_or(i32::MAX) } else { 0 };
+                entries[nth] = IndexEntry { key_hash, position: position.0, seconds, previous }.to_bytes();
+                header.used_slots += u32::from(previous == 0);
+                previous = number;
+            }
+            slots.push((slot, previous));
+        }
         let position = pending.first().map_or(PhysicalOffset::ZERO, |pending| pending.position);
         Ok(Self { file, first, entries, slots, header, position })
     }
 
     fn write(&self, shape: Shape) -> io::Result<()> {
         let file = &*self.file.file;
-        file.write_at(shape.entry_at(self.first), &self.entries)?;
+        file.write_at(shape.entry_at(self.first), self.entries.as_flattened())?;
+        let mut heads = Vec::new();
         for neighbours in self.slots.chunk_by(|(before, _), (slot, _)| before + 1 == *slot) {
-            let heads: Vec<u8> = neighbours.iter().flat_map(|(_, head)| head.to_be_bytes()).collect();
+            heads.clear();
+            neighbours.iter().for_each(|(_, head)| heads.extend_from_slice(&head.to_be_bytes()));
             file.write_at(shape.slot_at(neighbours[0].0), &heads)?;
         }
         file.write_at(0, &self.header.to_bytes())
@@ -648,10 +660,10 @@ impl Shape {
         Ok(u32::from_be_bytes(bytes))
     }
 
-    /// As [`Shape::read_slot`], through the map of the file.
-    fn see_slot(self, file: &dyn File, slot: u32) -> io::Result<u32> {
-        let bytes = file.slice(self.slot_at(slot), SLOT_BYTES as usize)?;
-        Ok(bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes)))
+    /// As [`Shape::read_slot`], in the map of the file, if that is long enough.
+    fn see_slot(self, map: &[u8], slot: u32) -> Option<u32> {
+        let from = map.get(usize::try_from(self.slot_at(slot)).ok()?..)?;
+        from.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
     }
 
     fn read_entry(self, file: &dyn File, number: u32) -> io::Result<IndexEntry> {
@@ -835,9 +847,17 @@ pub(super) fn is_index_name(name: &str) -> bool {
 
 /// The hash of `topic#key`: Java's `String.hashCode`, made positive; 0 where that cannot be.
 pub(super) fn key_hash(topic: &str, key: &str) -> u32 {
-    let units = topic.encode_utf16().chain("#".encode_utf16()).chain(key.encode_utf16());
-    let hash = units.fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
-    hash.checked_abs().map_or(0, i32::unsigned_abs)
+    key_hash_on(topic_hash(topic), key.as_bytes()).unwrap_or(0)
+}
+
+/// Of the keys of a topic, what their hashes go on from.
+fn topic_hash(topic: &str) -> i32 {
+    java_hash_on(java_hash(topic), b"#").unwrap_or(0)
+}
+
+/// As [`key_hash`]; `None` if the key is not UTF-8.
+fn key_hash_on(topic_hash: i32, key: &[u8]) -> Option<u32> {
+    java_hash_on(topic_hash, key).map(|hash| hash.checked_abs().map_or(0, i32::unsigned_abs))
 }
 
 /// `yyyyMMddHHmmssSSS` in UTC, as a number.

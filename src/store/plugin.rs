@@ -63,10 +63,11 @@ pub trait Plugin: Send + Sync {
         None
     }
 
-    /// Sees each record once, in log order, when it has its consume queue entry and may be read. Runs on the dispatching thread.
-    fn dispatched(&self, record: &Dispatched<'_>);
+    /// Sees each record once, in log order, when it has its consume queue entry and may be read: those of a round at once. Runs on the
+    /// dispatching thread.
+    fn dispatched(&self, records: &[Dispatched<'_>]);
 
-    /// Ends a round of [`Plugin::dispatched`]; the moment to wake a thread.
+    /// Ends a round of dispatch, an empty one too; the moment to wake a thread.
     fn round_ended(&self) {}
 
     /// Recovery is over: the whole log went through [`Plugin::dispatched`]. The first checkpoint follows.

@@ -102,7 +102,7 @@ fn store_14_entry_7_is_stored_at_byte_140_as_rocketmq_stores_it() {
     let queues = open(&directory, 6_000_000);
 
     let entry = QueueEntry { position: PhysicalOffset(4096), bytes: 145, tag_code: 2_598_919 };
-    queues.put(TOPIC, QueueId(3), QueueOffset(7), entry).unwrap();
+    queues.put(&mut None, TOPIC, QueueId(3), QueueOffset(7), entry).unwrap();
     assert!(queues.write_round().is_empty());
 
     assert_eq!(names(&directory), ["00000000000000000000"]);
@@ -567,8 +567,8 @@ fn a_round_that_cannot_be_written_is_written_later_and_holds_only_its_own_queue_
     let bad = Path::new(ROOT).join("Bad");
     directory.fail_under(&bad, Operation::Create, 0, io::ErrorKind::StorageFull, 1);
 
-    queues.put("Bad", QueueId(0), QueueOffset(0), entry(0)).unwrap();
-    queues.put("Good", QueueId(0), QueueOffset(0), entry(1)).unwrap();
+    queues.put(&mut None, "Bad", QueueId(0), QueueOffset(0), entry(0)).unwrap();
+    queues.put(&mut None, "Good", QueueId(0), QueueOffset(0), entry(1)).unwrap();
     let faults = queues.write_round();
 
     assert_eq!(faults.len(), 1);
@@ -576,7 +576,7 @@ fn a_round_that_cannot_be_written_is_written_later_and_holds_only_its_own_queue_
     assert_eq!(queues.unwritten_from().unwrap().0, position(0));
     assert_eq!(queues.get("Good", QueueId(0)).unwrap().range(), range(0, 1));
 
-    queues.put("Bad", QueueId(0), QueueOffset(1), entry(2)).unwrap();
+    queues.put(&mut None, "Bad", QueueId(0), QueueOffset(1), entry(2)).unwrap();
     assert!(queues.write_round().is_empty());
     assert_eq!(queues.unwritten_from(), None);
     assert_eq!(queues.get("Bad", QueueId(0)).unwrap().range(), range(0, 2));
@@ -627,7 +627,7 @@ fn a_deleted_topic_begins_again_at_0_and_takes_nothing_from_who_still_holds_it()
 
     assert!(queues.get(TOPIC, QueueId(3)).is_none());
     assert!(names(&directory).is_empty());
-    queues.put(TOPIC, QueueId(3), QueueOffset(0), entry(28)).unwrap();
+    queues.put(&mut None, TOPIC, QueueId(3), QueueOffset(0), entry(28)).unwrap();
     assert!(queues.write_round().is_empty());
     assert_eq!(all(&queue(&queues)), [(0, entry(28))]);
 }
@@ -638,9 +638,9 @@ fn a_topic_whose_name_leads_out_of_the_folder_has_no_queue() {
     let queues = open(&directory, SMALL);
 
     for topic in ["", ".", "..", "../../etc", "a/b", "nul\0", &"x".repeat(256)] {
-        assert!(queues.put(topic, QueueId(0), QueueOffset(0), entry(0)).is_err(), "{topic:?}");
+        assert!(queues.put(&mut None, topic, QueueId(0), QueueOffset(0), entry(0)).is_err(), "{topic:?}");
     }
-    assert!(queues.put("%RETRY%group", QueueId(0), QueueOffset(0), entry(0)).is_ok());
+    assert!(queues.put(&mut None, "%RETRY%group", QueueId(0), QueueOffset(0), entry(0)).is_ok());
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn put(index: &Index, key: &str, at: u64) {
     index
         .put(
             TOPIC,
-            std::iter::once(key),
+            std::iter::once(key.as_bytes()),
             PhysicalOffset(at * 100),
             Timestamp(BEGIN + i64::try_from(at).unwrap() * 1000),
         )
@@ -65,7 +65,7 @@ fn store_19_store_20_store_21_keys_are_stored_as_rocketmq_stores_them() {
     let index = open(&directory, 5_000_000, 20_000_000);
 
     for key in ["7F0000010001", "k1"] {
-        index.put(TOPIC, std::iter::once(key), PhysicalOffset(4096), Timestamp(BEGIN)).unwrap();
+        index.put(TOPIC, std::iter::once(key.as_bytes()), PhysicalOffset(4096), Timestamp(BEGIN)).unwrap();
     }
     index.write_round().unwrap();
 
@@ -91,13 +91,13 @@ fn store_20_a_hash_that_has_no_absolute_value_is_0() {
     assert_eq!(key_hash(TOPIC, "k1"), 2_746_024);
     assert_eq!(key_hash(TOPIC, "7F0000010001"), 889_979_725);
     let key = key_of_the_least_hash("t");
-    assert_eq!(crate::model::java_hash(&format!("t#{key}")), i32::MIN);
+    assert_eq!(java_hash(&format!("t#{key}")), i32::MIN);
     assert_eq!(key_hash("t", &key), 0);
 }
 
 /// Seven characters, from `@` on the digits to the base 31 of what is missing to the least hash there is.
 fn key_of_the_least_hash(topic: &str) -> String {
-    let zeros = crate::model::java_hash(&format!("{topic}#@@@@@@@"));
+    let zeros = java_hash(&format!("{topic}#@@@@@@@"));
     let missing = i32::MIN.wrapping_sub(zeros).cast_unsigned();
     let digits = (0..7).rev().map(|digit| missing / 31u32.saturating_pow(digit) % 31);
     digits.map(|digit| char::from_u32(64 + digit).unwrap()).collect()
@@ -166,8 +166,8 @@ fn a_query_is_bounded_by_times_and_ends_when_enough_is_found() {
 fn a_record_stored_within_the_second_that_was_cut_is_not_missed() {
     let directory = MemoryDirectory::new();
     let index = small(&directory);
-    index.put(TOPIC, std::iter::once("x"), PhysicalOffset(0), Timestamp(BEGIN)).unwrap();
-    index.put(TOPIC, std::iter::once("a"), PhysicalOffset(100), Timestamp(BEGIN + 1_999)).unwrap();
+    index.put(TOPIC, std::iter::once(&b"x"[..]), PhysicalOffset(0), Timestamp(BEGIN)).unwrap();
+    index.put(TOPIC, std::iter::once(&b"a"[..]), PhysicalOffset(100), Timestamp(BEGIN + 1_999)).unwrap();
     index.write_round().unwrap();
 
     assert_eq!(found_within(&index, "a", BEGIN + 1_999, BEGIN + 1_999), [1]);
@@ -206,7 +206,7 @@ fn a_file_begun_in_the_same_moment_or_after_a_step_back_has_a_later_name() {
     let index = small(&directory);
     for at in 0..22 {
         let time = Timestamp(BEGIN - i64::try_from(at).unwrap());
-        index.put(TOPIC, std::iter::once("a"), PhysicalOffset(at), time).unwrap();
+        index.put(TOPIC, std::iter::once(&b"a"[..]), PhysicalOffset(at), time).unwrap();
     }
     index.write_round().unwrap();
 
@@ -329,9 +329,9 @@ fn too_many_keys_that_cannot_be_written_set_the_index_aside() {
     }
     let at = PENDING_ENTRIES_MAX as u64;
 
-    assert!(index.put(TOPIC, std::iter::once("a"), PhysicalOffset(at * 100), Timestamp(BEGIN)).is_err());
+    assert!(index.put(TOPIC, std::iter::once(&b"a"[..]), PhysicalOffset(at * 100), Timestamp(BEGIN)).is_err());
     index.write_round().unwrap();
-    assert!(index.put(TOPIC, std::iter::once("a"), PhysicalOffset((at + 1) * 100), Timestamp(BEGIN)).is_err());
+    assert!(index.put(TOPIC, std::iter::once(&b"a"[..]), PhysicalOffset((at + 1) * 100), Timestamp(BEGIN)).is_err());
     assert_eq!(index.unwritten_from(), Some(PhysicalOffset(at * 100)));
 }
 
@@ -405,7 +405,9 @@ fn a_torn_entry_beyond_the_end_misleads_nobody() {
             let directory = MemoryDirectory::new();
             let index = open(&directory, shape.slots, shape.entries);
             for number in 1..end {
-                index.put(TOPIC, std::iter::once("a"), PhysicalOffset(position(number)), Timestamp(BEGIN)).unwrap();
+                index
+                    .put(TOPIC, std::iter::once(&b"a"[..]), PhysicalOffset(position(number)), Timestamp(BEGIN))
+                    .unwrap();
             }
             index.write_round().unwrap();
             let entry = IndexEntry { key_hash: 1, position: position(torn), seconds: 0, previous: 0 };
@@ -570,7 +572,7 @@ proptest! {
         index.truncate_from(PhysicalOffset(position)).unwrap();
         let _ = found(&index, "a");
         let (time, end) = index.end();
-        index.put(TOPIC, std::iter::once("a"), end.plus(0), time).unwrap();
+        index.put(TOPIC, std::iter::once(&b"a"[..]), end.plus(0), time).unwrap();
         index.write_round().unwrap();
     }
 

@@ -20,6 +20,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+
 use super::{
     DelayLevel, DelayOptions, RealTopics,
     apache::{Candidate, Matching, WithoutKey, has_unique_key, may_be_restored},
@@ -27,14 +29,16 @@ use super::{
     entries::{self, Entries, Origin, end_of},
     park::marker,
     progress::{LevelProgress, Pause, Progress, Taken, Waiting},
-    restore::{DelayProperties, Look, Source, TopicNames, Unrestorable, deliver_at, due, look},
+    restore::{Address, DelayProperties, Look, Source, TopicNames, Unrestorable, deliver_at, due, look},
     stamp::{Generation, Stamp},
 };
 use crate::{
     model::{MessageDraft, PhysicalOffset, QueueOffset, SCHEDULE_TOPIC, Timestamp, names},
     mutation::Mutation,
     record::{Record, RecordView},
-    store::{AppendError, Appended, ClockJumps, Dispatched, Loaded, Mended, MessageStore, Owed, StoreHandle},
+    store::{
+        AppendError, Appended, ClockJumps, Dispatched, Loaded, Mended, MessageStore, NewRecords, Owed, StoreHandle,
+    },
 };
 
 /// Most records of a batch. A batch is bounded so that it holds the append lock for about a millisecond at most.
@@ -219,8 +223,8 @@ impl Kind {
 /// Restored records and markers, ready to append.
 #[derive(Default)]
 struct Batch {
-    drafts: Vec<MessageDraft>,
-    /// For each draft when it was due, and whether it is a marker.
+    records: NewRecords,
+    /// For each record when it was due, and whether it is a marker.
     origins: Vec<(Timestamp, bool)>,
     bytes: u64,
     end: u64,
@@ -632,9 +636,9 @@ impl Scheduler {
                 return tick;
             }
             let mut names = mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
-            let (batch, end) = self.build(&store, &job, now, &mut names);
+            let (mut batch, end) = self.build(&store, &job, now, &mut names);
             *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
-            self.append(&job, &batch, end, now, &mut tick);
+            self.append(&job, &mut batch, end, now, &mut tick);
         }
         tick.next_deadline = self.next_deadline();
         tick
@@ -653,12 +657,13 @@ impl Scheduler {
     /// Reads, verifies and builds a batch.
     fn build(&self, store: &MessageStore, job: &Job, now: Timestamp, names: &mut TopicNames) -> (Batch, BatchEnd) {
         let mut batch = Batch { end: job.cursor, ..Batch::default() };
+        let mut reader = store.record_reader();
         // Younger than `now`: they hold all jumps that led to it.
         let jumps = store.clock_jumps();
         let records_max = if job.alone { 1 } else { job.at_most.unwrap_or(BATCH_RECORDS_MAX) };
-        while batch.end < job.to && batch.drafts.len() < records_max && batch.bytes < BATCH_BYTES_MAX {
+        while batch.end < job.to && batch.records.len() < records_max && batch.bytes < BATCH_BYTES_MAX {
             let left = usize::try_from(job.to - batch.end).unwrap_or(usize::MAX);
-            let count_max = left.min(records_max - batch.drafts.len());
+            let count_max = left.min(records_max - batch.records.len());
             let entries = entries::try_read(store, job.level, batch.end, count_max).unwrap_or_else(|error| {
                 self.say_unread(job, batch.end, &error);
                 Vec::new()
@@ -666,6 +671,8 @@ impl Scheduler {
             if entries.is_empty() {
                 return (batch, BatchEnd::NoEntries);
             }
+            let bytes = entries.iter().map(|entry| u64::from(entry.bytes)).sum::<u64>().min(BATCH_BYTES_MAX);
+            batch.records.reserve(entries.len(), usize::try_from(bytes).unwrap_or(0));
             for entry in entries {
                 let source = Source {
                     level: job.level,
@@ -674,7 +681,7 @@ impl Scheduler {
                     entry,
                     longest: job.longest,
                 };
-                let (record, mut failed) = match store.try_record_at(entry.position) {
+                let (record, mut failed) = match reader.read(entry.position) {
                     Ok(record) => (record, false),
                     Err(error) => {
                         self.say_unread(job, batch.end, &error);
@@ -687,13 +694,13 @@ impl Scheduler {
                     Look::Never(Unrestorable::Refused, now)
                 } else {
                     let latest = || store.now();
-                    let looked = || look(&source, record.as_ref(), now, &jumps, &latest, &*self.topics, names);
+                    let looked = || look(&source, record, now, &jumps, &latest, &*self.topics, names);
                     catch_unwind(AssertUnwindSafe(looked)).unwrap_or(Look::Never(Unrestorable::Panicked, now))
                 };
-                let (draft, due, parked) = match looked {
+                let (parked, due) = match looked {
                     Look::NotDue(due) => return (batch, BatchEnd::NotDue(due)),
                     Look::InDoubt(due) if job.aside => return (batch, BatchEnd::NotDue(due)),
-                    Look::InDoubt(_) if !batch.drafts.is_empty() => return (batch, BatchEnd::Full),
+                    Look::InDoubt(_) if !batch.records.is_empty() => return (batch, BatchEnd::Full),
                     Look::InDoubt(due) => {
                         tracing::warn!(
                             delay_level = %job.level,
@@ -706,8 +713,15 @@ impl Scheduler {
                             BatchEnd::InDoubt { position: entry.position, next_position: end_of(&entry), due },
                         );
                     }
-                    Look::Restored(draft, due) => (draft, due, false),
-                    Look::Never(reason, due) => (self.park(&source, record.as_ref(), reason, now), due, true),
+                    Look::Restored(Address { topic, queue_id, origin }, due) => {
+                        let built =
+                            record.map(|record| batch.records.push_readdressed(record, &topic, queue_id, origin));
+                        match built {
+                            Some(Ok(())) => (None, due),
+                            _ => (Some((record, Unrestorable::TooLong)), due),
+                        }
+                    }
+                    Look::Never(reason, due) => (Some((record, reason)), due),
                     Look::Unreadable(reason) => {
                         let at = QueueOffset(batch.end);
                         let waits_for_it = job.waits_for_unread(now);
@@ -722,7 +736,7 @@ impl Scheduler {
                         let said = Timestamp(entry.tag_code);
                         // Its store time is not known: the earliest there can be.
                         let hint = jumps.due(said.minus(job.longest), said);
-                        if !batch.drafts.is_empty() {
+                        if !batch.records.is_empty() {
                             return (batch, BatchEnd::Full);
                         } else if hint > now && said <= now.plus(job.longest) {
                             // A jump may lie before it was stored, so that it is due as it says: it is read again as soon as that can tell.
@@ -745,11 +759,17 @@ impl Scheduler {
                             let position = entry.position;
                             return (batch, BatchEnd::Unreadable { position, next_position, failed });
                         }
-                        (self.park(&source, None, Unrestorable::Unreadable, now), now, true)
+                        (Some((None, Unrestorable::Unreadable)), now)
                     }
                 };
-                batch.drafts.push(draft);
-                batch.origins.push((due, parked));
+                let is_parked = parked.is_some();
+                if let Some((record, reason)) = parked
+                    && let Err(error) = batch.records.push(&self.park(&source, record, reason, now))
+                {
+                    tracing::error!(error = &error as &dyn std::error::Error, "a marker has no record");
+                    return (batch, BatchEnd::NoEntries);
+                }
+                batch.origins.push((due, is_parked));
                 batch.bytes += u64::from(entry.bytes);
                 batch.end += 1;
                 if batch.bytes >= BATCH_BYTES_MAX {
@@ -767,8 +787,15 @@ impl Scheduler {
         }
     }
 
-    fn park(&self, source: &Source, record: Option<&Record>, reason: Unrestorable, now: Timestamp) -> MessageDraft {
-        let marked = catch_unwind(AssertUnwindSafe(|| marker(source, record, reason, now)));
+    fn park(
+        &self,
+        source: &Source,
+        record: Option<RecordView<'_>>,
+        reason: Unrestorable,
+        now: Timestamp,
+    ) -> MessageDraft {
+        let record = record.and_then(|record| Record::parse(&Bytes::copy_from_slice(record.bytes())).ok());
+        let marked = catch_unwind(AssertUnwindSafe(|| marker(source, record.as_ref(), reason, now)));
         let marked = marked.unwrap_or_else(|_| marker(source, None, reason, now));
         tracing::error!(
             delay_level = %source.level,
@@ -783,8 +810,8 @@ impl Scheduler {
     }
 
     /// Appends a batch and moves the cursor of its run.
-    fn append(&self, job: &Job, batch: &Batch, end: BatchEnd, now: Timestamp, tick: &mut Tick) {
-        if batch.drafts.is_empty() {
+    fn append(&self, job: &Job, batch: &mut Batch, end: BatchEnd, now: Timestamp, tick: &mut Tick) {
+        if batch.records.is_empty() {
             let mut state = self.state();
             match end {
                 BatchEnd::Full => {}
@@ -826,7 +853,7 @@ impl Scheduler {
         let head = if let BatchEnd::NotDue(due) = end { Some(due) } else { None };
         self.state().advance(job, batch, head);
         let appended = match self.handle.get() {
-            Some(handle) => handle.append(&batch.drafts),
+            Some(handle) => handle.append_records(&mut batch.records),
             None => Err(AppendError::Closed),
         };
         let mut state = self.state();
@@ -835,7 +862,7 @@ impl Scheduler {
             Err(error) => {
                 tick.closed = matches!(error, AppendError::Closed | AppendError::Failed { .. });
                 let no_room = matches!(error, AppendError::DiskFull { .. });
-                let goes_on = no_room && batch.drafts.len() > 1;
+                let goes_on = no_room && batch.records.len() > 1;
                 state.counts.append_failures += u64::from(!goes_on);
                 let refused = matches!(
                     error,
@@ -1070,9 +1097,9 @@ impl State {
             stand.head = batch.origins.first().map(|(due, _)| *due);
             // A batch refused for what is in it is tried again record by record; a single record is parked.
             stand.alone = refused || job.alone;
-            stand.refused = job.refused || (refused && batch.drafts.len() == 1);
+            stand.refused = job.refused || (refused && batch.records.len() == 1);
             stand.aside = job.aside;
-            let count = batch.drafts.len();
+            let count = batch.records.len();
             stand.at_most = if no_room { Some((count / 2).max(1)) } else { job.at_most };
             // Half of them may find room: they are tried at once.
             stand.pause = if no_room && count > 1 { job.pause } else { Some(longer(job.pause, now)) };

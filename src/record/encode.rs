@@ -151,7 +151,7 @@ pub fn patch(record: &mut [u8], place: &Place) {
     put(record, PREPARED_OFFSET_AT + born_extra + store_extra, place.prepared_offset.to_be_bytes());
 }
 
-fn check(field: &'static str, bytes: usize, max: usize) -> Result<(), RecordError> {
+pub(super) fn check(field: &'static str, bytes: usize, max: usize) -> Result<(), RecordError> {
     if bytes > max { Err(RecordError::TooLong { field, bytes, max }) } else { Ok(()) }
 }
 

@@ -6,6 +6,7 @@
 //! | to | use |
 //! | --- | --- |
 //! | write a record | [`encoded_bytes`], [`encode`], then [`patch`] under the append lock |
+//! | write one once more | [`readdress`], then [`patch`] |
 //! | walk a segment | [`kind`] tells a record from the blank at the end of a segment by eight bytes |
 //! | read a record | [`RecordView`] borrows, [`Record`] owns (a slice of the mapped log, nothing is copied) |
 //! | read a pull reply | [`Records`] |
@@ -21,12 +22,14 @@ mod blank;
 mod encode;
 mod id;
 pub mod layout;
+mod readdress;
 mod view;
 
 pub use batch::{BatchError, BatchMember, decode_batch, encode_batch};
 pub use blank::blank;
 pub use encode::{Place, encode, encoded_bytes, patch};
 pub use id::{MessageId, MessageIdError};
+pub use readdress::readdress;
 pub use view::{Frame, Record, RecordView, Records, Version, body_crc, kind};
 
 /// Why bytes are not a record, or why a draft cannot become one.

@@ -268,6 +268,17 @@ impl<'a> RecordView<'a> {
         PropertiesView::new(&self.bytes[self.parts.topic_end + 2..])
     }
 
+    /// What lies before the body; the body; and what lies behind the topic: the length of the properties, and they.
+    pub(super) fn around_topic(self) -> (&'a [u8], &'a [u8], &'a [u8]) {
+        let body = self.parts.body();
+        (&self.bytes[..body.start], &self.bytes[body], &self.bytes[self.parts.topic_end..])
+    }
+
+    /// How far an IPv6 born host moves the store time and what follows, and both hosts what follows the store host.
+    pub(super) fn host_extras(self) -> (usize, usize) {
+        (self.parts.born_extra, self.parts.hosts_extra)
+    }
+
     /// The offset message id.
     pub fn message_id(self) -> MessageId {
         MessageId { store_host: self.store_host(), physical_offset: self.physical_offset() }

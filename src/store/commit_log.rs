@@ -42,7 +42,7 @@ use crate::{
     env::{Allocation, Directory, EntryKind, Env, File},
     model::{MessageDraft, PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
     mutation::Mutation,
-    record::{Frame, Place, Record, blank, encode, kind, layout::BLANK_BYTES_MIN, patch},
+    record::{Frame, Place, Record, RecordView, blank, encode, kind, layout::BLANK_BYTES_MIN, patch, readdress},
 };
 
 /// Most space that a new segment leaves to others.
@@ -136,6 +136,27 @@ impl Encoded {
             mark,
         });
         Ok(())
+    }
+
+    /// Puts a record behind those already there, with another topic, queue and prepared offset: see [`readdress`].
+    pub(super) fn push_readdressed(
+        &mut self,
+        record: RecordView<'_>,
+        topic: &Topic,
+        queue_id: QueueId,
+        prepared_offset: i64,
+    ) -> Result<(), AppendError> {
+        let range = readdress(record, topic, queue_id, prepared_offset, &mut self.bytes)?;
+        self.room_bytes += range.len() as u64;
+        let queued = record.sys_flag().is_queued();
+        self.records.push(EncodedRecord { range, topic: topic.clone(), queue_id, queued, prepared_offset, mark: None });
+        Ok(())
+    }
+
+    /// Makes room for more.
+    pub(super) fn reserve(&mut self, records: usize, bytes: usize) {
+        self.records.reserve(records);
+        self.bytes.reserve(bytes);
     }
 
     /// Whether there is none.
@@ -319,10 +340,7 @@ impl CommitLog {
         }
         // A copy: it stays what was verified, whatever becomes of the file.
         let record = Record::parse(&segment.read(position, bytes, Bytes::copy_from_slice)?).ok();
-        Ok(record.filter(|record| {
-            let view = record.view();
-            view.physical_offset() == position && (view.body_is_sound() || Mutation::RestoreUnverified.is_on())
-        }))
+        Ok(record.filter(|record| is_record_at(record.view(), position)))
     }
 
     /// Appends records under one lock. With `together` all lie in one segment.
@@ -589,6 +607,11 @@ impl CommitLog {
         }
         Ok(())
     }
+}
+
+/// Whether a record is the one that was written at `position`, and its body as it was.
+pub(super) fn is_record_at(record: RecordView<'_>, position: PhysicalOffset) -> bool {
+    record.physical_offset() == position && (record.body_is_sound() || Mutation::RestoreUnverified.is_on())
 }
 
 /// Opens the segments of a folder, oldest first, and says which are not as they should be.

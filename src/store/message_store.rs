@@ -310,12 +310,8 @@ impl MessageStore {
         self.room.count(append())
     }
 
-    pub(super) fn append_past_plugins(&self, drafts: &[MessageDraft]) -> Result<Vec<Appended>, AppendError> {
-        let mut encoded = Encoded::with_room_for(drafts);
-        for draft in drafts {
-            encoded.push(draft, None)?;
-        }
-        self.append_encoded(&mut encoded, false)
+    pub(super) fn append_past_plugins(&self, encoded: &mut Encoded) -> Result<Vec<Appended>, AppendError> {
+        self.append_encoded(encoded, false)
     }
 
     /// Checks a client's draft, shows it to the plugins and encodes it.

@@ -25,6 +25,7 @@ mod options;
 mod patience;
 mod plugin;
 mod read;
+mod record_reader;
 mod recovery;
 mod retention;
 mod room;
@@ -48,10 +49,11 @@ pub use message_store::{Appended, ArrivalListener, DurableCallback, MessageStore
 pub use options::{FlushPolicy, StoreOptions};
 pub use patience::READ_PATIENCE;
 pub use plugin::{
-    Admission, AdmitContext, Dispatched, Figure, FigureValue, Mark, Owed, Placement, Plugin, PluginError, Refusal,
-    RefusalKind, SettingChange, StoreHandle,
+    Admission, AdmitContext, Dispatched, Figure, FigureValue, Mark, NewRecords, Owed, Placement, Plugin, PluginError,
+    Refusal, RefusalKind, SettingChange, StoreHandle,
 };
 pub use read::{Boundary, PullQuery, PullStatus, Pulled, Queried, QueueRange};
+pub use record_reader::RecordReader;
 pub use recovery::{GAPS_FILE, HOLES_FILE};
 pub use state_file::{Loaded, StateFile};
 

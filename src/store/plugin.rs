@@ -15,9 +15,9 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{AppendError, Appended, MessageStore};
+use super::{AppendError, Appended, MessageStore, commit_log::Encoded};
 use crate::{
-    model::{MessageDraft, PhysicalOffset, Properties, QueueOffset, Timestamp},
+    model::{MessageDraft, PhysicalOffset, Properties, QueueId, QueueOffset, Timestamp, Topic},
     record::RecordView,
 };
 
@@ -274,7 +274,67 @@ impl StoreHandle {
     /// # Errors
     /// See [`MessageStore::append`]; [`AppendError::Closed`] once the store is gone.
     pub fn append(&self, drafts: &[MessageDraft]) -> Result<Vec<Appended>, AppendError> {
-        self.store().ok_or(AppendError::Closed)?.append_past_plugins(drafts)
+        let mut records = NewRecords::default();
+        drafts.iter().try_for_each(|draft| records.push(draft))?;
+        self.append_records(&mut records)
+    }
+
+    /// As [`StoreHandle::append`], of records that are built already. They may be appended once.
+    ///
+    /// # Errors
+    /// As [`StoreHandle::append`].
+    pub fn append_records(&self, records: &mut NewRecords) -> Result<Vec<Appended>, AppendError> {
+        self.store().ok_or(AppendError::Closed)?.append_past_plugins(&mut records.0)
+    }
+}
+
+/// Records that a plugin is about to append, built where they are written from.
+#[derive(Default)]
+pub struct NewRecords(Encoded);
+
+impl NewRecords {
+    /// Builds the record of a draft behind those already there.
+    ///
+    /// # Errors
+    /// [`AppendError::Record`] if it can have none.
+    pub fn push(&mut self, draft: &MessageDraft) -> Result<(), AppendError> {
+        self.0.push(draft, None)
+    }
+
+    /// Puts a record behind those already there with another topic, queue and prepared transaction offset, and all else as it is: its body must
+    /// have been found sound.
+    ///
+    /// # Errors
+    /// [`AppendError::Record`] if it is too long then.
+    pub fn push_readdressed(
+        &mut self,
+        record: RecordView<'_>,
+        topic: &Topic,
+        queue_id: QueueId,
+        prepared_offset: i64,
+    ) -> Result<(), AppendError> {
+        self.0.push_readdressed(record, topic, queue_id, prepared_offset)
+    }
+
+    /// Makes room for so many more records of so many bytes together.
+    pub fn reserve(&mut self, records: usize, bytes: usize) {
+        self.0.reserve(records, bytes);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for NewRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewRecords").field("records", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -362,14 +362,6 @@ impl MessageStore {
         })
     }
 
-    /// As [`MessageStore::record_at`], but a failed read is told apart from a record that is not there.
-    ///
-    /// # Errors
-    /// As the directory gives them: a later try may succeed.
-    pub fn try_record_at(&self, position: PhysicalOffset) -> io::Result<Option<Record>> {
-        self.log.record_at(position, self.readable())
-    }
-
     /// Says that a range of the log will be read soon. A hint, nothing more.
     pub fn will_need(&self, from: PhysicalOffset, to: PhysicalOffset) {
         if let Some(segment) = self.log.segment_at(from) {

@@ -71,7 +71,7 @@ pub(super) fn handle_some(
             Err(failure) => refuse(&options, responder, failure),
             Ok(draft) => {
                 bytes += draft.body.len();
-                let [unique_key, wait] = draft.properties.view().find([names::UNIQ_KEY, names::WAIT]);
+                let [unique_key, wait] = draft.properties.find([names::UNIQ_KEY, names::WAIT]);
                 sent.push(Sent {
                     responder,
                     queue_id: draft.queue_id,
@@ -286,7 +286,7 @@ fn store_batch(
     });
     let drafts = drafts.collect::<Result<Vec<_>, _>>()?;
     let unique_key = envelope.get(names::UNIQ_KEY).map(Text::from);
-    let waits_by = |properties: &Properties| waits(properties.view().get_bytes(names::WAIT));
+    let waits_by = |properties: &Properties| waits(properties.get_bytes(names::WAIT));
     let waits = waits_by(&envelope) && drafts.iter().all(|draft| waits_by(&draft.properties));
     let appended = blocking(|| broker.store.append_batch(&envelope, drafts))?;
     let end = appended.last().map_or(PhysicalOffset::ZERO, |last| last.end);
@@ -311,7 +311,7 @@ fn draft(
 ) -> Result<MessageDraft, Failure> {
     let Part { topic, queue_id, flag, mut properties, body } = part;
     let sys_flag = SysFlag(header.sys_flag & !SysFlag::OF_THE_BROKER);
-    let [transaction, unique_key, receipt, region, trace_on, cluster] = properties.view().find([
+    let [transaction, unique_key, receipt, region, trace_on, cluster] = properties.find([
         names::TRAN_MSG,
         names::UNIQ_KEY,
         names::POP_CK,

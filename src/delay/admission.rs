@@ -8,7 +8,7 @@
 
 use super::levels::{DelayLevel, LevelTable};
 use crate::{
-    model::{MessageDraft, PARKING_TOPIC, PropertiesView, SCHEDULE_TOPIC, Topic, names},
+    model::{MessageDraft, PARKING_TOPIC, Properties, SCHEDULE_TOPIC, Topic, names},
     record::{RecordError, encoded_bytes},
     store::{AdmitContext, Refusal, RefusalKind},
 };
@@ -35,9 +35,9 @@ pub(super) fn admit(
         return Ok(None);
     }
 
-    let asked = Asked::of(draft.properties.view())?;
+    let asked = Asked::of(&draft.properties)?;
     if let Some(envelope) = context.batch {
-        let outside = Asked::of(envelope.view())?;
+        let outside = Asked::of(envelope)?;
         if asked.waits() || outside.waits() {
             return Err(illegal("a batch cannot be delayed, neither as a whole nor a message in it"));
         }
@@ -97,7 +97,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(properties: PropertiesView<'_>) -> Result<Self, Refusal> {
+    fn of(properties: &Properties) -> Result<Self, Refusal> {
         let [delay, timer_out, seconds, ms, deliver_at, topic, queue] = properties.find([
             names::DELAY,
             names::TIMER_OUT_MS,
@@ -143,7 +143,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::model::{Properties, QueueId, SysFlag, Timestamp};
+    use crate::model::{QueueId, SysFlag, Timestamp};
 
     fn draft(properties: &[(&str, &str)]) -> MessageDraft {
         let mut draft = MessageDraft {

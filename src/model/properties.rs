@@ -13,8 +13,8 @@ use super::swar::{eight, find, zeros};
 
 const NAME_END: u8 = 1;
 const PAIR_END: u8 = 2;
-/// Shortest piece that counts: one byte of name, the separator, one byte of value.
-const PAIR_BYTES_MIN: usize = 3;
+/// About as many pairs as a message has, the broker's among them.
+const PAIRS_EXPECTED: usize = 16;
 
 /// Names of the properties that the broker reads or writes.
 ///
@@ -60,10 +60,23 @@ pub mod names {
     pub const POP_CK: &str = "POP_CK";
 }
 
-/// The properties of one message, owned and editable.
-#[derive(Clone, PartialEq, Eq, Default)]
+/// The properties of one message, owned and editable. The text is looked through once, when it is taken or changed in its middle; after
+/// that any name is found by the pairs noted then.
+#[derive(Clone, Default)]
 pub struct Properties {
     text: Vec<u8>,
+    pairs: Vec<Pair>,
+}
+
+/// Where a pair that counts lies in the text. Properties are never longer than the frame they came in.
+#[derive(Clone, Copy)]
+struct Pair {
+    /// Where its name begins.
+    from: u32,
+    /// Where its name ends, and the value begins one byte behind.
+    name_end: u32,
+    /// Where its value ends.
+    end: u32,
 }
 
 /// The properties of one message, borrowed from its record.
@@ -80,7 +93,14 @@ impl Properties {
 
     /// Takes the text as a client or a record has it.
     pub fn from_text(text: impl Into<Vec<u8>>) -> Self {
-        Self { text: text.into() }
+        let text = text.into();
+        let mut pairs = Vec::with_capacity(PAIRS_EXPECTED);
+        let mut from = 0;
+        while let Some(piece) = Piece::at(&text, from) {
+            pairs.extend(piece.pair(from));
+            from = piece.end;
+        }
+        Self { text, pairs }
     }
 
     /// A view for reading.
@@ -88,36 +108,59 @@ impl Properties {
         PropertiesView { text: &self.text }
     }
 
+    /// The values of several names, as they stand in the text.
+    pub fn find<const N: usize>(&self, names: [&str; N]) -> [Option<&[u8]>; N] {
+        let mut values = [None; N];
+        // Most pairs are passed over by the length of their name alone.
+        let lengths = names.iter().fold(0_u64, |lengths, name| lengths | 1 << (name.len() % 64));
+        for pair in &self.pairs {
+            if lengths >> ((pair.name_end - pair.from) % 64) & 1 == 0 {
+                continue;
+            }
+            let found = self.name(pair);
+            for (name, slot) in names.iter().zip(&mut values) {
+                if name.as_bytes() == found {
+                    *slot = Some(self.value(pair));
+                }
+            }
+        }
+        values
+    }
+
+    fn name(&self, pair: &Pair) -> &[u8] {
+        &self.text[pair.from as usize..pair.name_end as usize]
+    }
+
+    fn value(&self, pair: &Pair) -> &[u8] {
+        &self.text[pair.name_end as usize + 1..pair.end as usize]
+    }
+
     /// The value of `name`, if it is there and is UTF-8.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.view().get(name)
+        self.get_bytes(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// The value of `name` as it stands in the text.
+    pub fn get_bytes(&self, name: &str) -> Option<&[u8]> {
+        let [value] = self.find([name]);
+        value
     }
 
     /// Whether there is a value of `name`.
     pub fn contains(&self, name: &str) -> bool {
-        self.view().get_bytes(name).is_some()
+        self.get_bytes(name).is_some()
     }
 
     /// Sets `name` to `value`, replacing what was there. An empty value removes the name, since readers would drop the pair.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        self.remove(name);
-        self.add(name, value.as_ref());
+        self.replace(&[], &[(name, value.as_ref())]);
     }
 
     /// Removes every pair called `name`; says whether there was one.
     pub fn remove(&mut self, name: &str) -> bool {
-        let mut removed = false;
-        let mut from = 0;
-        while let Some((piece, name_end)) = take_piece(&mut &self.text[from..]) {
-            let end = from + piece.len();
-            if name_end.is_some_and(|name_end| &piece[..name_end] == name.as_bytes()) {
-                self.text.drain(from..end);
-                removed = true;
-            } else {
-                from = end;
-            }
-        }
-        removed
+        let before = self.text.len();
+        self.replace(&[name], &[]);
+        self.text.len() < before
     }
 
     /// Takes every pair out whose name is among `gone` or those of `new`, and puts `new` at the end, in one pass. As with
@@ -127,17 +170,24 @@ impl Properties {
             let is_named = |gone: &str| gone.as_bytes() == name;
             gone.iter().any(|gone| is_named(gone)) || new.iter().any(|(gone, _)| is_named(gone))
         };
+        self.pairs.clear();
         let (mut from, mut kept) = (0, 0);
-        while let Some((piece, name_end)) = take_piece(&mut &self.text[from..]) {
-            let end = from + piece.len();
-            let is_gone = name_end.is_some_and(|name_end| goes(&piece[..name_end]));
+        while let Some(piece) = Piece::at(&self.text, from) {
+            let is_gone = piece.name_end.is_some_and(|name_end| goes(&self.text[from..name_end]));
             if !is_gone {
-                if kept != from {
-                    self.text.copy_within(from..end, kept);
+                let moved = (from - kept) as u32;
+                if moved != 0 {
+                    self.text.copy_within(from..piece.end, kept);
                 }
-                kept += end - from;
+                let back = |pair: Pair| Pair {
+                    from: pair.from - moved,
+                    name_end: pair.name_end - moved,
+                    end: pair.end - moved,
+                };
+                self.pairs.extend(piece.pair(from).map(back));
+                kept += piece.end - from;
             }
-            from = end;
+            from = piece.end;
         }
         self.text.truncate(kept);
         for (name, value) in new {
@@ -154,9 +204,12 @@ impl Properties {
             self.text.push(PAIR_END);
         }
         self.text.reserve(name.len() + value.len() + 2);
+        let from = self.text.len() as u32;
         self.text.extend_from_slice(name.as_bytes());
+        let name_end = self.text.len() as u32;
         self.text.push(NAME_END);
         self.text.extend_from_slice(value);
+        self.pairs.push(Pair { from, name_end, end: self.text.len() as u32 });
         self.text.push(PAIR_END);
     }
 
@@ -188,24 +241,51 @@ impl From<Bytes> for Properties {
     }
 }
 
-/// Takes a piece off the front of a text, its separator included; says where its name ends, if it has one.
-fn take_piece<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], Option<usize>)> {
-    if rest.is_empty() {
-        return None;
+impl PartialEq for Properties {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
     }
-    let is_separator = |byte| byte == NAME_END || byte == PAIR_END;
-    let separators = |bytes| zeros(bytes ^ eight(NAME_END)) | zeros(bytes ^ eight(PAIR_END));
-    let first = find(rest, separators, is_separator);
-    let name_end = first.filter(|at| rest[*at] == NAME_END);
-    let end = match name_end {
-        Some(at) => {
-            find(&rest[at..], |bytes| zeros(bytes ^ eight(PAIR_END)), |byte| byte == PAIR_END).map(|end| at + end)
+}
+
+impl Eq for Properties {}
+
+/// What lies between two ends of pairs.
+struct Piece {
+    /// Where its name ends, if it has one.
+    name_end: Option<usize>,
+    /// Where its value ends.
+    value_end: usize,
+    /// Where the next one begins.
+    end: usize,
+}
+
+impl Piece {
+    /// The piece of `text` that begins at `from`; `None` at the end.
+    fn at(text: &[u8], from: usize) -> Option<Self> {
+        let rest = &text[from..];
+        if rest.is_empty() {
+            return None;
         }
-        None => first,
-    };
-    let (piece, behind) = rest.split_at(end.map_or(rest.len(), |end| end + 1));
-    *rest = behind;
-    Some((piece, name_end))
+        let is_separator = |byte| byte == NAME_END || byte == PAIR_END;
+        let separators = |bytes| zeros(bytes ^ eight(NAME_END)) | zeros(bytes ^ eight(PAIR_END));
+        let first = find(rest, separators, is_separator);
+        let name_end = first.filter(|at| rest[*at] == NAME_END);
+        let end = match name_end {
+            Some(at) => {
+                find(&rest[at..], |bytes| zeros(bytes ^ eight(PAIR_END)), |byte| byte == PAIR_END).map(|end| at + end)
+            }
+            None => first,
+        };
+        let value_end = end.map_or(text.len(), |end| from + end);
+        Some(Self { name_end: name_end.map(|at| from + at), value_end, end: (value_end + 1).min(text.len()) })
+    }
+
+    /// The pair, unless readers drop the piece, which begins at `from`.
+    fn pair(&self, from: usize) -> Option<Pair> {
+        let name_end = self.name_end?;
+        let counts = name_end > from && self.value_end > name_end + 1;
+        counts.then_some(Pair { from: from as u32, name_end: name_end as u32, end: self.value_end as u32 })
+    }
 }
 
 impl<'a> PropertiesView<'a> {
@@ -216,15 +296,16 @@ impl<'a> PropertiesView<'a> {
 
     /// The pairs in the order of the text, those that readers drop left out.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let mut rest = self.text;
+        let text = self.text;
+        let mut from = 0;
         iter::from_fn(move || {
             loop {
-                let (piece, name_end) = take_piece(&mut rest)?;
-                let Some(name_end) = name_end else { continue };
-                let piece = piece.strip_suffix(&[PAIR_END]).unwrap_or(piece);
-                let (name, value) = (&piece[..name_end], &piece[name_end + 1..]);
-                if piece.len() >= PAIR_BYTES_MIN && !name.is_empty() && !value.is_empty() {
-                    return Some((name, value));
+                let piece = Piece::at(text, from)?;
+                let pair = piece.pair(from);
+                from = piece.end;
+                if let Some(Pair { from, name_end, end }) = pair {
+                    let (from, name_end, end) = (from as usize, name_end as usize, end as usize);
+                    return Some((&text[from..name_end], &text[name_end + 1..end]));
                 }
             }
         })

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, BytesMut};
 
-use super::command::{Body, Command, Encoding, Head};
+use super::command::{Body, Command, Encoding};
 use super::ext::{EXT_FIELDS_MAX, ExtFields};
 use super::frame::FrameError;
 use super::language::Language;
@@ -57,20 +57,16 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     })
 }
 
-pub(super) fn encode<'f>(
-    head: &Head<'_>,
-    fields: impl Iterator<Item = (&'f str, &'f str)>,
-    output: &mut BytesMut,
-) -> Result<(), FrameError> {
-    output.put_i16(head.code as i16);
-    output.put_u8(head.language.0);
-    output.put_i16(head.version as i16);
-    output.put_i32(head.opaque);
-    output.put_i32(head.flag);
-    put_sized(output, head.remark.unwrap_or_default().as_bytes());
+pub(super) fn encode(command: &Command, output: &mut BytesMut) -> Result<(), FrameError> {
+    output.put_i16(command.code as i16);
+    output.put_u8(command.language.0);
+    output.put_i16(command.version as i16);
+    output.put_i32(command.opaque);
+    output.put_i32(command.flag);
+    put_sized(output, command.remark.as_deref().unwrap_or_default().as_bytes());
     let ext_at = output.len();
     output.put_i32(0);
-    for (name, value) in fields {
+    for (name, value) in command.ext.iter() {
         let name_bytes = i16::try_from(name.len()).map_err(|_| FrameError::NameTooLong { bytes: name.len() })?;
         output.put_i16(name_bytes);
         output.put_slice(name.as_bytes());

@@ -52,29 +52,7 @@ pub struct Command {
     pub encoding: Encoding,
 }
 
-/// What a header says besides its fields.
-pub(super) struct Head<'a> {
-    pub(super) code: i32,
-    pub(super) language: Language,
-    pub(super) version: i32,
-    pub(super) opaque: i32,
-    pub(super) flag: i32,
-    pub(super) remark: Option<&'a str>,
-}
-
-impl Head<'_> {
-    /// That of a response without a remark.
-    pub(super) fn response(code: i32, opaque: i32) -> Self {
-        Head { code, language: Language::JAVA, version: VERSION, opaque, flag: RESPONSE, remark: None }
-    }
-}
-
 impl Command {
-    pub(super) fn head(&self) -> Head<'_> {
-        let Command { code, language, version, opaque, flag, .. } = *self;
-        Head { code, language, version, opaque, flag, remark: self.remark.as_deref() }
-    }
-
     /// A request with that code: JSON, language JAVA, our version, opaque 0 (the connection numbers it).
     pub fn request(code: i32) -> Command {
         Command {

@@ -13,7 +13,7 @@
 
 use bytes::{Buf, BufMut, BytesMut};
 
-use super::command::{Body, Command, Encoding, Head};
+use super::command::{Body, Command, Encoding};
 use super::ext::EXT_FIELDS_MAX;
 use super::{binary_header, json_header};
 
@@ -126,44 +126,41 @@ pub fn decode(input: &mut BytesMut) -> Result<Option<Command>, FrameError> {
 /// # Errors
 /// The command does not fit a frame; nothing is appended.
 pub fn encode(command: &Command, output: &mut BytesMut) -> Result<(), FrameError> {
-    encode_parts(&command.head(), command.encoding, command.ext.iter(), command.body.len(), output)
+    let start = output.len();
+    output.put_bytes(0, PREFIX_BYTES);
+    match command.encoding {
+        Encoding::Json => json_header::encode(command, output),
+        Encoding::Binary => {
+            if let Err(error) = binary_header::encode(command, output) {
+                output.truncate(start);
+                return Err(error);
+            }
+        }
+    }
+    put_prefix(output, start, command.encoding, command.body.len())
 }
 
-/// Appends the whole frame of a response without remark and body, its fields straight from where they are.
+/// Appends the whole frame of the reply to a send, by its fields in the order in which they are written.
 ///
 /// # Errors
 /// It does not fit a frame; nothing is appended.
-pub fn encode_response<'f>(
-    code: i32,
+pub(super) fn encode_send_reply(
     opaque: i32,
-    encoding: Encoding,
-    fields: impl Iterator<Item = (&'f str, &'f str)>,
-    output: &mut BytesMut,
-) -> Result<(), FrameError> {
-    encode_parts(&Head::response(code, opaque), encoding, fields, 0, output)
-}
-
-fn encode_parts<'f>(
-    head: &Head<'_>,
-    encoding: Encoding,
-    fields: impl Iterator<Item = (&'f str, &'f str)>,
-    body_bytes: usize,
+    fields: [&str; 5],
+    trace_on: bool,
     output: &mut BytesMut,
 ) -> Result<(), FrameError> {
     let start = output.len();
     output.put_bytes(0, PREFIX_BYTES);
+    json_header::encode_send_reply(opaque, fields, trace_on, output);
+    put_prefix(output, start, Encoding::Json, 0)
+}
+
+/// Puts lengths before the header that was written behind the place for them.
+fn put_prefix(output: &mut BytesMut, start: usize, encoding: Encoding, body_bytes: usize) -> Result<(), FrameError> {
     let kind = match encoding {
-        Encoding::Json => {
-            json_header::encode(head, fields, output);
-            0
-        }
-        Encoding::Binary => {
-            if let Err(error) = binary_header::encode(head, fields, output) {
-                output.truncate(start);
-                return Err(error);
-            }
-            1
-        }
+        Encoding::Json => 0,
+        Encoding::Binary => 1,
     };
     let header = output.len() - start - PREFIX_BYTES;
     let total = PREFIX_BYTES + header + body_bytes;

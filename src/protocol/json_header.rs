@@ -12,15 +12,16 @@ use std::ops::Range;
 
 use bytes::{BufMut, BytesMut};
 
-use super::command::{Body, Command, Encoding, Head};
+use super::command::{Body, Command, Encoding, VERSION};
 use super::ext::{EXT_FIELDS_MAX, ExtFields, Span};
 use super::frame::FrameError;
 use super::language::Language;
 use crate::model::swar::{eight, find, zeros};
 
-pub(super) fn encode<'f>(head: &Head<'_>, mut fields: impl Iterator<Item = (&'f str, &'f str)>, output: &mut BytesMut) {
+pub(super) fn encode(command: &Command, output: &mut BytesMut) {
+    let mut fields = command.ext.iter();
     output.put_slice(b"{\"code\":");
-    put_number(output, head.code);
+    put_number(output, command.code);
     if let Some(first) = fields.next() {
         output.put_slice(b",\"extFields\":{");
         put_field(output, first);
@@ -31,17 +32,45 @@ pub(super) fn encode<'f>(head: &Head<'_>, mut fields: impl Iterator<Item = (&'f 
         output.put_u8(b'}');
     }
     output.put_slice(b",\"flag\":");
-    put_number(output, head.flag);
+    put_number(output, command.flag);
     output.put_slice(b",\"language\":\"");
-    output.put_slice(head.language.name().as_bytes());
+    output.put_slice(command.language.name().as_bytes());
     output.put_slice(b"\",\"opaque\":");
-    put_number(output, head.opaque);
-    if let Some(remark) = head.remark {
+    put_number(output, command.opaque);
+    if let Some(remark) = &command.remark {
         output.put_slice(b",\"remark\":");
         put_string(output, remark.as_bytes());
     }
     output.put_slice(b",\"version\":");
-    put_number(output, head.version);
+    put_number(output, command.version);
+    output.put_u8(b'}');
+}
+
+/// What [`encode`] makes of a successful response with the fields of a reply to a send, in one go.
+pub(super) fn encode_send_reply(
+    opaque: i32,
+    [msg_id, queue_id, queue_offset, transaction_id, region]: [&str; 5],
+    trace_on: bool,
+    output: &mut BytesMut,
+) {
+    output.put_slice(b"{\"code\":0,\"extFields\":{\"msgId\":\"");
+    put_text(output, msg_id.as_bytes());
+    output.put_slice(b"\",\"queueId\":\"");
+    put_text(output, queue_id.as_bytes());
+    output.put_slice(b"\",\"queueOffset\":\"");
+    put_text(output, queue_offset.as_bytes());
+    output.put_slice(b"\",\"transactionId\":\"");
+    put_text(output, transaction_id.as_bytes());
+    output.put_slice(b"\",\"MSG_REGION\":\"");
+    put_text(output, region.as_bytes());
+    let rest: &[u8] = match trace_on {
+        true => b"\",\"TRACE_ON\":\"true\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":",
+        false => b"\",\"TRACE_ON\":\"false\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":",
+    };
+    output.put_slice(rest);
+    put_number(output, opaque);
+    output.put_slice(b",\"version\":");
+    put_number(output, VERSION);
     output.put_u8(b'}');
 }
 
@@ -68,10 +97,16 @@ fn find_special(bytes: &[u8]) -> Option<usize> {
     find(bytes, marks, |byte| byte < 0x20 || byte == b'"' || byte == b'\\')
 }
 
-/// Writes a quoted string: runs of bytes that need no escape are copied whole.
+/// Writes a quoted string.
 fn put_string(output: &mut BytesMut, text: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     output.put_u8(b'"');
+    put_text(output, text);
+    output.put_u8(b'"');
+}
+
+/// Writes what stands between the quotes: runs of bytes that need no escape are copied whole.
+fn put_text(output: &mut BytesMut, text: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut rest = text;
     while let Some(at) = find_special(rest) {
         output.put_slice(&rest[..at]);
@@ -88,7 +123,6 @@ fn put_string(output: &mut BytesMut, text: &[u8]) {
         rest = &rest[at + 1..];
     }
     output.put_slice(rest);
-    output.put_u8(b'"');
 }
 
 pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
@@ -99,7 +133,7 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     };
     let mut text = String::with_capacity(header.len() + UNESCAPED_BYTES);
     text.push_str(&header);
-    let mut input = Input { end: text.len(), text, at: 0 };
+    let mut input = Input { header: &header, text, at: 0 };
     let mut command = Command {
         code: 0,
         language: Language::OTHER,
@@ -131,7 +165,7 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
         Ok(())
     })?;
     input.space();
-    if input.at < input.end {
+    if input.at < header.len() {
         return Err(input.error("something follows the JSON object"));
     }
     if !command.ext.is_empty() {
@@ -143,26 +177,26 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
 /// Room made for what is read without its escapes: properties are most of it, and rarely longer.
 const UNESCAPED_BYTES: usize = 256;
 
-struct Input {
+struct Input<'h> {
+    header: &'h str,
     /// The header, and behind it what stands in it with escapes, without them.
     text: String,
-    /// Where the header ends.
-    end: usize,
+    /// How far the header is read.
     at: usize,
 }
 
-impl Input {
+impl<'h> Input<'h> {
     fn error(&self, reason: &'static str) -> FrameError {
         FrameError::Header { at: self.at, reason }
     }
 
     /// The header from here on.
-    fn rest(&self) -> &[u8] {
-        &self.text.as_bytes()[self.at..self.end]
+    fn rest(&self) -> &'h [u8] {
+        &self.header.as_bytes()[self.at..]
     }
 
     fn peek(&self) -> Option<u8> {
-        self.rest().first().copied()
+        self.header.as_bytes().get(self.at).copied()
     }
 
     fn space(&mut self) {
@@ -173,7 +207,9 @@ impl Input {
 
     /// Skips space and then `byte`, if it comes next.
     fn take(&mut self, byte: u8) -> bool {
-        self.space();
+        if self.peek() != Some(byte) {
+            self.space();
+        }
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
@@ -230,13 +266,12 @@ impl Input {
         }
         let mut ext = ExtFields::with_capacity(16);
         loop {
-            let (name, value) = match self.plain_member() {
-                Some((name, value)) => {
-                    self.at = value.end + 1;
-                    (name, Some(value))
-                }
-                None => (self.name()?, self.value()?),
+            let name = match self.plain_name() {
+                Some(name) => name,
+                None => self.name()?,
             };
+            // Clients write all of them as strings.
+            let value = if self.peek() == Some(b'"') { Some(self.string()?) } else { self.value()? };
             if let Some(value) = value {
                 if ext.len() == EXT_FIELDS_MAX {
                     return Err(FrameError::TooManyFields);
@@ -249,15 +284,11 @@ impl Input {
         }
     }
 
-    /// A member whose name and value are strings without escapes, if that comes next, without spaces.
-    fn plain_member(&self) -> Option<(Range<usize>, Range<usize>)> {
-        let name = self.rest().strip_prefix(b"\"")?;
-        let name_bytes = find_end(name).filter(|end| name[*end] == b'"')?;
-        let value = name[name_bytes + 1..].strip_prefix(b":\"")?;
-        let value_bytes = find_end(value).filter(|end| value[*end] == b'"')?;
-        let name_at = self.at + 1;
-        let value_at = name_at + name_bytes + 3;
-        Some((name_at..name_at + name_bytes, value_at..value_at + value_bytes))
+    /// The name of a member, if it is one letter and nothing but the colon stands between it and the value: fields of a send are.
+    fn plain_name(&mut self) -> Option<Range<usize>> {
+        let [b'"', b'a'..=b'z', b'"', b':'] = self.rest().first_chunk::<4>()? else { return None };
+        self.at += 4;
+        Some(self.at - 3..self.at - 2)
     }
 
     /// A number, bare or in quotes; null is 0, as an absent one is.
@@ -278,16 +309,16 @@ impl Input {
             Some(b'"') => return self.string().map(Some),
             Some(b'{' | b'[') => self.skip_nested()?,
             _ => {
-                while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')) {
-                    self.at += 1;
-                }
+                let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
+                let rest = self.rest();
+                self.at += rest.iter().position(|byte| !is_part(byte)).unwrap_or(rest.len());
                 if self.at == start {
                     return Err(self.error("a JSON value must begin here"));
                 }
             }
         }
         let value = start..self.at;
-        Ok((self.text[value.clone()] != *"null").then_some(value))
+        Ok((self.header[value.clone()] != *"null").then_some(value))
     }
 
     /// Skips an object or array; only brackets and strings are looked at, and no recursion is needed.
@@ -311,44 +342,46 @@ impl Input {
         }
     }
 
-    /// Goes on to the next quote or backslash; tells which.
-    fn scan(&mut self) -> Result<u8, FrameError> {
-        let rest = self.rest();
-        let Some(found) = find_end(rest) else {
-            self.at = self.end;
-            return Err(self.error("the header ends within a string"));
-        };
-        let byte = rest[found];
-        self.at += found;
-        Ok(byte)
+    /// Where the next quote or backslash stands.
+    fn mark(&mut self, from: usize) -> Result<usize, FrameError> {
+        match find_end(&self.header.as_bytes()[from..]) {
+            Some(found) => Ok(from + found),
+            None => {
+                self.at = self.header.len();
+                Err(self.error("the header ends within a string"))
+            }
+        }
     }
 
     /// The string whose opening quote comes next.
     fn string(&mut self) -> Result<Range<usize>, FrameError> {
-        self.at += 1;
-        let start = self.at;
-        if self.scan()? == b'"' {
-            self.at += 1;
-            return Ok(start..self.at - 1);
+        let header = self.header;
+        let start = self.at + 1;
+        let mut mark = self.mark(start)?;
+        if header.as_bytes()[mark] == b'"' {
+            self.at = mark + 1;
+            return Ok(start..mark);
         }
         let unescaped = self.text.len();
         let mut copied = start;
-        while self.scan()? == b'\\' {
-            self.text.extend_from_within(copied..self.at);
-            self.at += 1;
+        while header.as_bytes()[mark] == b'\\' {
+            self.text.push_str(&header[copied..mark]);
             // The separators of properties, which nearly every send has many of.
-            if let Some([b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) = self.rest().first_chunk() {
-                let separator = char::from(digit - b'0');
-                self.text.push(separator);
-                self.at += 5;
+            if let Some([b'\\', b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) =
+                header.as_bytes()[mark..].first_chunk()
+            {
+                self.text.push_str(if *digit == b'1' { "\u{1}" } else { "\u{2}" });
+                copied = mark + 6;
             } else {
+                self.at = mark + 1;
                 let character = self.escape()?;
                 self.text.push(character);
+                copied = self.at;
             }
-            copied = self.at;
+            mark = self.mark(copied)?;
         }
-        self.text.extend_from_within(copied..self.at);
-        self.at += 1;
+        self.text.push_str(&header[copied..mark]);
+        self.at = mark + 1;
         Ok(unescaped..self.text.len())
     }
 

@@ -63,12 +63,10 @@ impl MessageId {
     pub fn write<'t>(&self, out: &'t mut [u8; Self::DIGITS_MAX]) -> &'t str {
         let mut end = 0;
         let mut put = |bytes: &[u8]| {
-            for byte in bytes {
-                for digit in [byte >> 4, byte & 15] {
-                    out[end] = DIGITS[usize::from(digit)];
-                    end += 1;
-                }
+            for (byte, digits) in bytes.iter().zip(out[end..].as_chunks_mut::<2>().0) {
+                *digits = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
             }
+            end += 2 * bytes.len();
         };
         match self.store_host.ip() {
             IpAddr::V4(address) => put(&address.octets()),

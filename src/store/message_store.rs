@@ -326,7 +326,7 @@ impl MessageStore {
         }
         // Zeros in them could not be told from a page that a power cut took.
         for (part, text) in [("topic", draft.topic.as_bytes()), ("properties", draft.properties.as_bytes())] {
-            if text.contains(&0) {
+            if memchr::memchr(0, text).is_some() {
                 let remark = format!("the message contains a NUL character in its {part}");
                 return Err(Refusal { kind: RefusalKind::Illegal, remark }.into());
             }

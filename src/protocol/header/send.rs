@@ -3,7 +3,7 @@
 use super::{codec, header};
 use bytes::BytesMut;
 
-use crate::protocol::{Encoding, ExtFields, FrameError, HeaderError, RequestCode, ResponseCode, Text, frame};
+use crate::protocol::{Command, Encoding, ExtFields, FrameError, HeaderError, RequestCode, ResponseCode, Text, frame};
 
 /// Header of a send: codes 10 and 324 with long field names, 310, 320 and 325 with one-letter names.
 ///
@@ -113,34 +113,38 @@ impl SendReplyHeader {
     /// # Errors
     /// As [`frame::encode`].
     pub fn encode_frame(&self, opaque: i32, encoding: Encoding, output: &mut BytesMut) -> Result<(), FrameError> {
+        let (Encoding::Json, Some(id), Some(region), Some(trace_on)) =
+            (encoding, &self.transaction_id, &self.region, self.trace_on)
+        else {
+            let command = Command::response(ResponseCode::SUCCESS).with_ext(self.encode());
+            return frame::encode(&Command { opaque, encoding, ..command }, output);
+        };
         let (mut queue_id, mut queue_offset) = (itoa::Buffer::new(), itoa::Buffer::new());
-        let fields = [
-            Some(("msgId", self.msg_id.as_str())),
-            Some(("queueId", queue_id.format(self.queue_id))),
-            Some(("queueOffset", queue_offset.format(self.queue_offset))),
-            self.transaction_id.as_ref().map(|id| ("transactionId", id.as_str())),
-            self.region.as_ref().map(|region| ("MSG_REGION", region.as_str())),
-            self.trace_on.map(|on| ("TRACE_ON", if on { "true" } else { "false" })),
-        ];
-        frame::encode_response(ResponseCode::SUCCESS, opaque, encoding, fields.into_iter().flatten(), output)
+        let (queue_id, queue_offset) = (queue_id.format(self.queue_id), queue_offset.format(self.queue_offset));
+        frame::encode_send_reply(opaque, [&self.msg_id, queue_id, queue_offset, id, region], trace_on, output)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Command;
 
     #[test]
     fn a_reply_encoded_at_once_is_the_frame_of_its_command() {
-        for (transaction_id, encoding) in [(Some("key \"1\"".into()), Encoding::Json), (None, Encoding::Binary)] {
+        let id = Some(Text::from("key \"1\""));
+        for (transaction_id, trace_on, encoding) in [
+            (id.clone(), true, Encoding::Json),
+            (id.clone(), false, Encoding::Json),
+            (None, true, Encoding::Json),
+            (id, false, Encoding::Binary),
+        ] {
             let reply = SendReplyHeader {
                 msg_id: "7F0000010000FFFF0000000000000042".into(),
                 queue_id: 3,
                 queue_offset: i64::MAX,
                 transaction_id,
                 region: Some("DefaultRegion".into()),
-                trace_on: Some(true),
+                trace_on: Some(trace_on),
             };
             let mut at_once = BytesMut::new();
             reply.encode_frame(-5, encoding, &mut at_once).unwrap();

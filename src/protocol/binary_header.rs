@@ -29,7 +29,7 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     let ext_bytes = input.i32()?;
     let end = input.end_of(ext_bytes)?;
     let mut ext =
-        if ext_bytes > 0 { ExtFields::with_text(String::with_capacity(header.len()), 16) } else { ExtFields::new() };
+        if ext_bytes > 0 { ExtFields::with_text(Vec::with_capacity(header.len()), 16) } else { ExtFields::new() };
     while input.at < end {
         if ext.len() == EXT_FIELDS_MAX {
             return Err(FrameError::TooManyFields);

@@ -14,7 +14,8 @@ const SHOWN_BYTES_MAX: usize = 100;
 /// All texts lie in one string, that of a header that was read as it came; a pair is two ranges of it.
 #[derive(Clone, Default)]
 pub struct ExtFields {
-    text: String,
+    /// UTF-8.
+    text: Vec<u8>,
     fields: Vec<(Span, Span)>,
 }
 
@@ -50,7 +51,7 @@ pub struct HeaderError {
 impl ExtFields {
     /// No fields; allocates nothing.
     pub const fn new() -> ExtFields {
-        ExtFields { text: String::new(), fields: Vec::new() }
+        ExtFields { text: Vec::new(), fields: Vec::new() }
     }
 
     /// No fields yet, with room for `count`.
@@ -59,7 +60,7 @@ impl ExtFields {
     }
 
     /// No fields yet, with room for `count`; they will be ranges of `text` or be added to it.
-    pub(super) fn with_text(text: String, count: usize) -> ExtFields {
+    pub(super) fn with_text(text: Vec<u8>, count: usize) -> ExtFields {
         ExtFields { text, ..ExtFields::with_capacity(count) }
     }
 
@@ -75,24 +76,28 @@ impl ExtFields {
     }
 
     /// Where more text can be added.
-    pub(super) fn text_mut(&mut self) -> &mut String {
+    pub(super) fn text_mut(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
 
     fn add(&mut self, text: &str) -> Span {
         let from = self.text.len();
-        self.text.push_str(text);
+        self.text.extend_from_slice(text.as_bytes());
         Span::new(from..self.text.len())
     }
 
-    fn at(&self, span: Span) -> &str {
+    fn bytes_at(&self, span: Span) -> &[u8] {
         &self.text[span.from as usize..span.to as usize]
+    }
+
+    fn at(&self, span: Span) -> &str {
+        std::str::from_utf8(self.bytes_at(span)).unwrap_or_default()
     }
 
     /// Sets `name` to `value`, in place of an earlier value.
     pub fn set(&mut self, name: impl Into<Text>, value: impl Into<Text>) {
         let name = name.into();
-        match self.fields.iter().rposition(|(found, _)| self.at(*found) == name.as_str()) {
+        match self.fields.iter().rposition(|(found, _)| self.bytes_at(*found) == name.as_bytes()) {
             Some(index) => self.fields[index].1 = self.add(value.into().as_str()),
             None => self.push(name, value),
         }
@@ -106,13 +111,17 @@ impl ExtFields {
     /// Removes every field of that name.
     pub fn remove(&mut self, name: &str) {
         let mut fields = std::mem::take(&mut self.fields);
-        fields.retain(|(found, _)| self.at(*found) != name);
+        fields.retain(|(found, _)| self.bytes_at(*found) != name.as_bytes());
         self.fields = fields;
     }
 
     /// The value of a field.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.fields.iter().rev().find(|(found, _)| self.at(*found) == name).map(|(_, value)| self.at(*value))
+        self.fields
+            .iter()
+            .rev()
+            .find(|(found, _)| self.bytes_at(*found) == name.as_bytes())
+            .map(|(_, value)| self.at(*value))
     }
 
     /// The value of an i64 field; absent and empty are `None`.
@@ -142,6 +151,22 @@ impl ExtFields {
     /// The field is missing.
     pub fn required(&self, name: &'static str) -> Result<&str, HeaderError> {
         self.get(name).ok_or(HeaderError { field: name, value: None, wanted: "a text" })
+    }
+
+    /// The values of several fields. Most clients write fields in the order in which they are
+    /// declared, so that each is looked for behind the last one found.
+    pub(super) fn values<const N: usize>(&self, names: &[&str; N]) -> [Option<&str>; N] {
+        let mut values = [None; N];
+        let mut next = 0;
+        for (name, value) in &self.fields {
+            let name = self.bytes_at(*name);
+            let found = (next..N).chain(0..next).find(|at| names[*at].as_bytes() == name);
+            if let Some(at) = found {
+                values[at] = Some(self.at(*value));
+                next = at + 1;
+            }
+        }
+        values
     }
 
     /// All pairs in order.

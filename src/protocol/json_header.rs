@@ -84,10 +84,14 @@ fn put_number(output: &mut BytesMut, number: i32) {
     output.put_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
+/// Marks quotes and backslashes among eight bytes, at least the first of them rightly.
+fn end_marks(bytes: u64) -> u64 {
+    zeros(bytes ^ eight(b'"')) | zeros(bytes ^ eight(b'\\'))
+}
+
 /// Index of the first quote or backslash.
 fn find_end(bytes: &[u8]) -> Option<usize> {
-    let marks = |bytes| zeros(bytes ^ eight(b'"')) | zeros(bytes ^ eight(b'\\'));
-    find(bytes, marks, |byte| byte == b'"' || byte == b'\\')
+    find(bytes, end_marks, |byte| byte == b'"' || byte == b'\\')
 }
 
 /// Index of the first byte that a string cannot hold as it is.
@@ -127,12 +131,12 @@ fn put_text(output: &mut BytesMut, text: &[u8]) {
 
 pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     // As in Java, bytes that are not UTF-8 become U+FFFD.
-    let header = match std::str::from_utf8(header) {
-        Ok(header) => Cow::Borrowed(header),
-        Err(_) => String::from_utf8_lossy(header),
+    let header = match header.is_ascii() || std::str::from_utf8(header).is_ok() {
+        true => Cow::Borrowed(header),
+        false => Cow::Owned(String::from_utf8_lossy(header).into_owned().into_bytes()),
     };
-    let mut text = String::with_capacity(header.len() + UNESCAPED_BYTES);
-    text.push_str(&header);
+    let mut text = Vec::with_capacity(header.len() + UNESCAPED_BYTES);
+    text.extend_from_slice(&header);
     let mut input = Input { header: &header, text, at: 0 };
     let mut command = Command {
         code: 0,
@@ -146,18 +150,18 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
         encoding: Encoding::Json,
     };
     input.object(|input, name| {
-        match &input.text.as_bytes()[name] {
+        match &input.text[name] {
             b"code" => command.code = input.number()?,
             b"flag" => command.flag = input.number()?,
             b"opaque" => command.opaque = input.number()?,
             b"version" => command.version = input.number()?,
             b"language" => {
                 let name = input.value()?;
-                command.language = name.map_or(Language::OTHER, |name| Language::from_name(&input.text[name]));
+                command.language = name.map_or(Language::OTHER, |name| Language::from_name(utf8(&input.text[name])));
             }
             b"remark" => {
                 let remark = input.value()?.filter(|remark| !remark.is_empty());
-                command.remark = remark.map(|remark| input.text[remark].to_owned());
+                command.remark = remark.map(|remark| utf8(&input.text[remark]).to_owned());
             }
             b"extFields" => command.ext = input.ext()?,
             _ => _ = input.value()?,
@@ -177,10 +181,16 @@ pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
 /// Room made for what is read without its escapes: properties are most of it, and rarely longer.
 const UNESCAPED_BYTES: usize = 256;
 
+/// Text that was checked to be UTF-8.
+fn utf8(text: &[u8]) -> &str {
+    std::str::from_utf8(text).unwrap_or_default()
+}
+
 struct Input<'h> {
-    header: &'h str,
+    /// UTF-8, as `text` is.
+    header: &'h [u8],
     /// The header, and behind it what stands in it with escapes, without them.
-    text: String,
+    text: Vec<u8>,
     /// How far the header is read.
     at: usize,
 }
@@ -192,11 +202,11 @@ impl<'h> Input<'h> {
 
     /// The header from here on.
     fn rest(&self) -> &'h [u8] {
-        &self.header.as_bytes()[self.at..]
+        &self.header[self.at..]
     }
 
     fn peek(&self) -> Option<u8> {
-        self.header.as_bytes().get(self.at).copied()
+        self.header.get(self.at).copied()
     }
 
     fn space(&mut self) {
@@ -298,7 +308,9 @@ impl<'h> Input<'h> {
         let Some(piece) = self.value()? else {
             return Ok(0);
         };
-        self.text[piece].parse().map_err(|_| FrameError::Header { at, reason: "a number of 32 bits must stand here" })
+        utf8(&self.text[piece])
+            .parse()
+            .map_err(|_| FrameError::Header { at, reason: "a number of 32 bits must stand here" })
     }
 
     /// Any value: where a string's content lies, or the JSON text of anything else, `None` for null.
@@ -318,7 +330,7 @@ impl<'h> Input<'h> {
             }
         }
         let value = start..self.at;
-        Ok((self.header[value.clone()] != *"null").then_some(value))
+        Ok((self.header[value.clone()] != *b"null").then_some(value))
     }
 
     /// Skips an object or array; only brackets and strings are looked at, and no recursion is needed.
@@ -342,47 +354,57 @@ impl<'h> Input<'h> {
         }
     }
 
-    /// Where the next quote or backslash stands.
-    fn mark(&mut self, from: usize) -> Result<usize, FrameError> {
-        match find_end(&self.header.as_bytes()[from..]) {
-            Some(found) => Ok(from + found),
-            None => {
-                self.at = self.header.len();
-                Err(self.error("the header ends within a string"))
-            }
-        }
+    fn unended(&mut self) -> FrameError {
+        self.at = self.header.len();
+        self.error("the header ends within a string")
     }
 
     /// The string whose opening quote comes next.
     fn string(&mut self) -> Result<Range<usize>, FrameError> {
-        let header = self.header;
         let start = self.at + 1;
-        let mut mark = self.mark(start)?;
-        if header.as_bytes()[mark] == b'"' {
-            self.at = mark + 1;
-            return Ok(start..mark);
+        let end = start + find_end(&self.header[start..]).ok_or_else(|| self.unended())?;
+        if self.header[end] == b'"' {
+            self.at = end + 1;
+            return Ok(start..end);
         }
         let unescaped = self.text.len();
-        let mut copied = start;
-        while header.as_bytes()[mark] == b'\\' {
-            self.text.push_str(&header[copied..mark]);
+        self.text.extend_from_slice(&self.header[start..end]);
+        self.at = end;
+        while self.header[self.at] == b'\\' {
             // The separators of properties, which nearly every send has many of.
-            if let Some([b'\\', b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) =
-                header.as_bytes()[mark..].first_chunk()
-            {
-                self.text.push_str(if *digit == b'1' { "\u{1}" } else { "\u{2}" });
-                copied = mark + 6;
+            if let Some([b'\\', b'u', b'0', b'0', b'0', digit @ (b'1' | b'2')]) = self.rest().first_chunk() {
+                self.text.push(digit - b'0');
+                self.at += 6;
             } else {
-                self.at = mark + 1;
+                self.at += 1;
                 let character = self.escape()?;
-                self.text.push(character);
-                copied = self.at;
+                self.text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
             }
-            mark = self.mark(copied)?;
+            self.copy_run()?;
         }
-        self.text.push_str(&header[copied..mark]);
-        self.at = mark + 1;
+        self.at += 1;
         Ok(unescaped..self.text.len())
+    }
+
+    /// Copies what comes before the next quote or backslash, and goes there.
+    fn copy_run(&mut self) -> Result<(), FrameError> {
+        let (chunks, rest) = self.rest().as_chunks::<8>();
+        for chunk in chunks {
+            let marked = end_marks(u64::from_le_bytes(*chunk));
+            // All eight at once; what is too much goes again.
+            self.text.extend_from_slice(chunk);
+            if marked != 0 {
+                let found = marked.trailing_zeros() as usize / 8;
+                self.text.truncate(self.text.len() - (8 - found));
+                self.at += found;
+                return Ok(());
+            }
+            self.at += 8;
+        }
+        let found = find_end(rest).ok_or_else(|| self.unended())?;
+        self.text.extend_from_slice(&rest[..found]);
+        self.at += found;
+        Ok(())
     }
 
     /// What follows a backslash. Half of a surrogate pair becomes U+FFFD.

@@ -11,8 +11,6 @@ mod retry;
 mod send;
 mod topic;
 
-use crate::protocol::ExtFields;
-
 pub use client::{ConsumerGroupHeader, HeartbeatReplyHeader, UnregisterClientHeader};
 pub use namesrv::{
     BrokerHeader, ClusterHeader, KvHeader, KvValueHeader, NamespaceHeader, QueryDataVersionReplyHeader,
@@ -28,20 +26,6 @@ pub use retry::SendBackHeader;
 pub use send::{SendHeader, SendReplyHeader};
 pub use topic::{CreateTopicHeader, DeleteGroupHeader, GroupHeader, TopicHeader};
 
-/// The values of fields. Most clients write them in the order in which they are declared, so that each is looked for behind the last one.
-fn values<'e, const N: usize>(ext: &'e ExtFields, names: &[&str; N]) -> [Option<&'e str>; N] {
-    let mut values = [None; N];
-    let mut next = 0;
-    for (name, value) in ext.iter() {
-        let found = (next..N).chain(0..next).find(|at| names[*at] == name);
-        if let Some(at) = found {
-            values[at] = Some(value);
-            next = at + 1;
-        }
-    }
-    values
-}
-
 /// Gives a struct the pair of functions between its fields and ext fields of the given names.
 macro_rules! codec {
     ($type:ident, $decode:ident, $encode:ident { $($field:ident = $name:literal,)* }) => {
@@ -51,7 +35,7 @@ macro_rules! codec {
             /// # Errors
             /// A field that must be there is missing, or one does not hold what it must.
             pub fn $decode(ext: &$crate::protocol::ExtFields) -> Result<Self, $crate::protocol::HeaderError> {
-                let [$($field),*] = $crate::protocol::header::values(ext, &[$($name),*]);
+                let [$($field),*] = ext.values(&[$($name),*]);
                 Ok($type { $($field: $crate::protocol::ExtValue::read($name, $field)?,)* })
             }
 

@@ -152,11 +152,9 @@ impl LevelAudit {
                 format!("delay level {level}, offset {queue_offset}: says no real topic and queue; it will be parked");
             findings.note("delay", audited.position, &text);
         }
-        let mut longest = self.progress.longest(level, &self.levels);
         let progress = self.progress.levels.entry(level).or_default();
-        if progress.begins(stamp.generation) {
-            longest = longest.max(duration);
-        }
+        let longest = progress.longest_with(stamp.generation, duration);
+        let longest = longest.max(self.levels.duration(level).unwrap_or_default());
         if queue_offset < progress.next {
             progress.cut(queue_offset);
             self.blocks.remove(&level);

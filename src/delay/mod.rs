@@ -14,6 +14,7 @@
 //! | `stamp` | the number in the header of waiting and restored records |
 //! | `generations` | which generation the next message of a level belongs to |
 //! | `progress` | what waits, level by level |
+//! | `longest` | how long a level's messages were told to wait, at the longest |
 //! | `entries` | queue entries, read in blocks |
 //! | `restore`, `park` | from a waiting record to the restored one, or to its marker |
 //! | `scheduler` | the steps: dispatched, tick |
@@ -32,6 +33,7 @@ mod entries;
 mod figures;
 mod generations;
 mod levels;
+mod longest;
 mod options;
 mod park;
 mod plugin;

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DelayLevel, levels::LevelTable, stamp::Generation};
+use super::{DelayLevel, levels::LevelTable, longest::Longest, stamp::Generation};
 use crate::{
     model::{PhysicalOffset, Timestamp},
     mutation::Mutation,
@@ -39,8 +39,8 @@ pub(super) struct LevelProgress {
     generation: Generation,
     /// Its duration.
     duration: Duration,
-    /// The longest duration of a generation seen.
-    longest: Duration,
+    /// How long its messages were told to wait, at the longest.
+    longest: Longest,
     /// Bytes of the waiting records in all runs.
     pub(super) pending_bytes: u64,
     /// In queue order, none empty.
@@ -149,8 +149,8 @@ impl LevelProgress {
     pub(super) fn add(&mut self, waiting: &Waiting) -> bool {
         if self.begins(waiting.generation) {
             (self.generation, self.duration) = (waiting.generation, waiting.duration);
-            self.longest = self.longest.max(waiting.duration);
         }
+        self.longest = self.longest.with(waiting.generation, waiting.duration);
         self.next = waiting.queue_offset + 1;
         self.pending_bytes += u64::from(waiting.bytes);
         if let Some(run) = self.runs.last_mut().filter(|run| run.takes(waiting)) {
@@ -173,7 +173,7 @@ impl LevelProgress {
     }
 
     /// Whether a record of this generation would be the first of its generation.
-    pub(super) fn begins(&self, generation: Generation) -> bool {
+    fn begins(&self, generation: Generation) -> bool {
         generation > self.generation
     }
 
@@ -303,9 +303,14 @@ impl LevelProgress {
         self.runs.first().map_or(self.next, |run| run.from)
     }
 
-    /// The longest duration of a generation seen.
+    /// How long its messages were told to wait, at the longest.
     pub(super) fn longest(&self) -> Duration {
-        self.longest
+        self.longest.get()
+    }
+
+    /// As [`LevelProgress::longest`], when one more waits.
+    pub(super) fn longest_with(&self, generation: Generation, duration: Duration) -> Duration {
+        self.longest.with(generation, duration).get()
     }
 }
 
@@ -328,7 +333,7 @@ impl Progress {
             next: progress.next,
             generation: progress.generation,
             duration_ms: ms(progress.duration),
-            longest_ms: ms(progress.longest),
+            longest_ms: ms(progress.longest()),
             pending_bytes: progress.pending_bytes,
             runs: merged(&progress.runs),
         });
@@ -352,7 +357,7 @@ impl Progress {
                 next: level.next,
                 generation: level.generation,
                 duration: Duration::from_millis(level.duration_ms),
-                longest: Duration::from_millis(level.longest_ms),
+                longest: Longest::from_sure(Duration::from_millis(level.longest_ms)),
                 pending_bytes: level.pending_bytes,
                 runs,
             };

@@ -934,11 +934,9 @@ impl State {
         let stamp = Stamp::from_field(record.prepared_offset());
         let queue_offset = record.queue_offset().0;
         let duration = stamp.deliver_at().map_or(Duration::ZERO, |said| said.since(record.stored_at()));
-        let mut longest = self.progress.longest(level, &options.levels);
         let progress = self.progress.levels.entry(level).or_default();
-        if progress.begins(stamp.generation) {
-            longest = longest.max(duration);
-        }
+        let longest = progress.longest_with(stamp.generation, duration);
+        let longest = longest.max(options.levels.duration(level).unwrap_or_default());
         if queue_offset < progress.next {
             let dropped = progress.cut(queue_offset);
             entries.forget(level);
@@ -960,7 +958,9 @@ impl State {
                 self.without_key.entry(level).or_default().push(candidate);
             }
         }
-        let due = if stamp.generation == Generation::APACHE { None } else { due(record, None, longest, jumps) };
+        // During recovery the record may be damaged, which those behind it tell: it is looked at when all is known.
+        let is_known = stamp.generation != Generation::APACHE && !dispatched.replay;
+        let due = if is_known { due(record, None, longest, jumps) } else { None };
         let is_head = progress.add(&Waiting {
             queue_offset,
             position: dispatched.position,

@@ -110,6 +110,43 @@ pub(super) fn damage(rig: &Rig, at: PhysicalOffset) {
 }
 
 #[test]
+fn a_damaged_store_time_of_one_message_makes_no_other_of_its_level_early() {
+    // The first one says how long its generation waits, and the table does not know the level any more.
+    for damaged in 0..3 {
+        let rig = Rig::new("1s 1d");
+        let sent = ["a", "b", "c", "d"].map(|body| rig.send("orders", 2, body));
+        // Ten days later, so that it seems to wait for no time at all; no checksum covers it.
+        damage(&rig, sent[damaged].position.plus(60));
+        rig.lose_files();
+
+        let rig = rig.kill_with_levels("1s");
+        assert_eq!(rig.step(), 0, "{damaged}");
+        rig.advance(86_400_000 - 1);
+        assert_eq!(rig.step(), 0, "{damaged}");
+        rig.advance(1);
+        rig.step();
+        let mut bodies = rig.bodies("orders", 0);
+        bodies.retain(|body| body != ["a", "b", "c"][damaged]);
+        assert_eq!(bodies.len(), 3, "{damaged}: {bodies:?}");
+    }
+}
+
+#[test]
+fn a_damaged_deliver_time_holds_its_message_up_no_longer_than_the_others_of_its_level() {
+    let rig = Rig::new("10s");
+    let sent = ["a", "b", "c", "d"].map(|body| rig.send("orders", 1, body));
+    // The first byte of the deliver time, which no checksum covers: thousands of years later.
+    damage(&rig, sent[1].position.plus(78));
+    rig.lose_files();
+
+    let rig = rig.kill();
+    rig.advance(10_000);
+
+    assert_eq!(rig.step(), 4);
+    assert_eq!(rig.bodies("orders", 0), ["a", "b", "c", "d"]);
+}
+
+#[test]
 fn a_message_whose_real_topic_is_no_legal_name_is_parked() {
     let rig = Rig::new("1s");
     let bad = rig.send("orders", 1, "bad");

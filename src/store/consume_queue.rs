@@ -729,11 +729,14 @@ impl ConsumeQueue {
             }
         }
         found.sort_unstable();
+        // Whether files were created or removed: a power cut must not bring back what is not as this queue leaves it.
+        let mut changed = false;
         while let Some((_, 0, name)) = found.last() {
             let path = self.folder.join(name);
             warn!(path = self.directory.display(&path), "newest queue file is empty, removed");
             self.directory.remove(&path).map_err(|error| self.fault("remove", error))?;
             found.pop();
+            changed = true;
         }
         if sets_aside {
             for (_, bytes, name) in found.extract_if(.., |(_, bytes, _)| *bytes > self.file_bytes) {
@@ -748,7 +751,6 @@ impl ConsumeQueue {
         // If some have the right length, a short one was cut; else the length was changed.
         let is_right_length = sets_aside || found.iter().any(|(_, bytes, _)| *bytes == self.file_bytes);
         let mut files: Option<(u64, u64)> = None;
-        let mut created = false;
         for (start, bytes, name) in found.into_iter().rev() {
             let file_path = self.folder.join(&name);
             let path = self.directory.display(&file_path);
@@ -781,11 +783,11 @@ impl ConsumeQueue {
                 self.suspect.store(true, Ordering::Relaxed);
                 let file = self.directory.create(&path, self.file_bytes, Allocation::Sparse);
                 file.and_then(|file| file.sync()).map_err(|error| self.fault("create", error))?;
-                created = true;
+                changed = true;
             }
             files = Some((number, files.map_or(number + 1, |(_, end)| end)));
         }
-        if created {
+        if changed {
             self.directory.sync_folder(&self.folder).map_err(|error| self.fault("sync", error))?;
         }
         Ok(files.unwrap_or_default())

@@ -300,6 +300,26 @@ fn store_40_entries_beyond_the_end_of_the_log_are_dropped_with_all_that_follows(
 }
 
 #[test]
+fn an_empty_file_that_a_power_cut_left_does_not_come_back_by_the_next_one() {
+    // An audit took it for damage, when the store had been stopped cleanly in between.
+    let directory = MemoryDirectory::new();
+    let queue = queue_of(&directory, 10);
+    put(&queue, 10..15);
+    queue.write_round().unwrap();
+    directory.sync_folder(&Path::new(ROOT).join(TOPIC).join("3")).unwrap();
+    for seed in 0..20 {
+        let directory = directory.crash(seed);
+        reopened(&directory, position(10));
+
+        let directory = directory.crash(seed);
+
+        let folder = Path::new(ROOT).join(TOPIC).join("3");
+        let empty = directory.list(&folder).unwrap().into_iter().filter(|entry| entry.bytes == 0);
+        assert_eq!(empty.count(), 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_queue_cut_at_a_file_border_has_no_empty_file_left() {
     let directory = MemoryDirectory::new();
     let queue = queue_of(&directory, 27);

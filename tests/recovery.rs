@@ -793,6 +793,35 @@ fn store_38_queues_and_index_that_were_removed_are_built_again_whatever_the_chec
 }
 
 #[test]
+fn an_index_file_whose_header_or_all_of_it_is_junk_is_built_again() {
+    // Only the newest file was compared with the checkpoint.
+    let (machine, _, _) = with_messages_behind_the_checkpoint();
+    let store = machine.open();
+    store.stop().unwrap();
+    drop(store);
+    let files = machine.names("index");
+    assert!(files.len() > 2, "{files:?}");
+    for file in &files {
+        for bytes in [40, machine.read(&format!("index/{file}")).len()] {
+            for (killed, junk) in [(false, 0), (true, 0), (true, 0xFF)] {
+                let machine = machine.killed();
+                machine.overwrite(&format!("index/{file}"), 0, &vec![junk; bytes]);
+                if killed {
+                    machine.write("abort", b"1");
+                }
+
+                let store = machine.open();
+
+                for key in ["m0", "m20", "m40"] {
+                    let found = store.query("orders", key, 10, Timestamp::EPOCH, Timestamp::MAX);
+                    assert_eq!(found.records.len(), 1, "{key} with {bytes} bytes of {junk} in {file}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn store_39_entries_that_were_not_synced_come_back_at_their_offsets() {
     let (machine, wanted, _) = with_messages_behind_the_checkpoint();
     let (_, _, orders) =

@@ -247,6 +247,21 @@ impl Index {
         self.files().len() as u64
     }
 
+    /// Whether every file but the newest is full, and none begins before the one in front of it ends, as their headers say; names those of which
+    /// that is not so. After [`Index::truncate_from`] only damage can be the reason.
+    pub(super) fn is_whole(&self) -> bool {
+        let files = self.files();
+        let damaged = files.windows(2).filter(|pair| {
+            let [header, next] = [&pair[0], &pair[1]].map(|file| file.header());
+            !self.shape.is_full(&header) || header.end_position > next.begin_position
+        });
+        let damaged: Vec<String> = damaged.map(|pair| self.display(&pair[0])).collect();
+        for path in &damaged {
+            warn!(path, "index file is damaged");
+        }
+        damaged.is_empty()
+    }
+
     /// End time of the newest file that is full and synced: what RocketMQ's checkpoint says of the index.
     pub(super) fn synced_time(&self) -> Timestamp {
         let writer = self.writer();

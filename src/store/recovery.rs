@@ -453,6 +453,10 @@ fn matches_derived(store: &MessageStore, checkpoint: &Checkpoint) -> Result<bool
         tracing::warn!("queue files are damaged; scanning the whole log to build them again");
         return Ok(false);
     }
+    if store.dispatcher.index.as_ref().is_some_and(|index| !index.is_whole()) {
+        tracing::warn!("index files are damaged; scanning the whole log to build them again");
+        return Ok(false);
+    }
     let found = find_whole_queues(store, checkpoint);
     if found != checkpoint.derived {
         // If a file shows which, its name is worth a line.

@@ -284,6 +284,23 @@ fn a_damaged_queue_offset_in_an_old_segment_costs_only_its_message_though_our_ch
 }
 
 #[test]
+fn a_message_whose_damaged_queue_offset_is_the_first_of_its_queue_is_reported_as_lost() {
+    // Nothing in front of it tells that it is wrong: it was believed, and dropped without a word when the next one contradicted it.
+    let (machine, places) = four_segments();
+    for wrong in [2, 27_392] {
+        let damaged = machine.killed();
+        damaged.overwrite(&damaged.segment(0), places[0].0.0 + QUEUE_OFFSET_AT, &u64::to_be_bytes(wrong));
+        damaged.forget_our_checkpoint();
+
+        let (store, log) = logged(|| damaged.open());
+
+        assert_eq!(figure(&store, "damagedRanges"), 1.0, "{wrong}: {log}");
+        assert_eq!(figure(&store, "damagedBytes"), places[0].1.since(places[0].0) as f64);
+        assert!(log.contains("has a queue offset that is not its queue's"), "{log}");
+    }
+}
+
+#[test]
 fn a_queue_that_another_broker_began_anew_in_its_middle_loses_nothing_that_came_then() {
     let (machine, places) = four_segments();
     // Queue 1 goes on at 3 from its 12th message on.

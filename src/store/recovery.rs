@@ -782,8 +782,16 @@ struct NextOffsets {
 /// What the next record of a queue must have.
 struct Expected {
     next: u64,
-    /// What it was before the last record, if that left offsets out: it may itself be the one that is wrong.
-    before_gap: Option<u64>,
+    /// The last record, if it left offsets out: it may itself be the one that is wrong.
+    doubted: Option<Doubted>,
+}
+
+/// A record that left offsets out.
+struct Doubted {
+    /// What the next offset was before it.
+    next_before: u64,
+    /// Where it lies.
+    lies: Range<PhysicalOffset>,
 }
 
 impl NextOffsets {
@@ -808,27 +816,35 @@ impl NextOffsets {
         if is_first && found != 0 && self.knows_queues && !self.has_gaps && !may_be_torn && is_unknown() {
             return false;
         }
+        let lies = position..record.end();
         let expected = self.next.entry(key).or_insert_with(|| {
             let end = store.dispatcher.queues.get(topic, queue_id).and_then(|queue| queue.end());
             match end.map_or(0, |end| end.0) {
                 // The queue may have lost its end.
-                end if end == 0 || found > end && !self.knows_queues => Expected { next: found, before_gap: Some(end) },
-                end => Expected { next: end, before_gap: None },
+                end if end == 0 || found > end && !self.knows_queues => {
+                    Expected { next: found, doubted: Some(Doubted { next_before: end, lies: lies.clone() }) }
+                }
+                end => Expected { next: end, doubted: None },
             }
         });
         let is_gap = found > expected.next && (self.has_gaps || found - expected.next <= unnoticed);
         if is_gap && !self.has_gaps {
             store.report_damage(position, position, "lacks records of a queue before this position");
         }
-        let is_next = found == expected.next
-            || found == 0
-            || is_gap
-            || expected.before_gap.is_some_and(|before| (before..expected.next).contains(&found));
+        let contradicted =
+            expected.doubted.take_if(|doubted| (doubted.next_before..expected.next).contains(&found) && found != 0);
+        if let Some(doubted) = &contradicted {
+            store.report_damage(doubted.lies.start, doubted.lies.end, "has a queue offset that is not its queue's");
+        }
+        let is_next = found == expected.next || found == 0 || is_gap || contradicted.is_some();
         if is_next {
             // What was in doubt is not any more once another record follows it.
-            let stays = is_first || is_gap;
-            let before_gap = if is_gap { Some(expected.next) } else { expected.before_gap };
-            *expected = Expected { next: found + 1, before_gap: before_gap.filter(|_| stays) };
+            let doubted = if is_gap {
+                Some(Doubted { next_before: expected.next, lies })
+            } else {
+                expected.doubted.take().filter(|_| is_first)
+            };
+            *expected = Expected { next: found + 1, doubted };
         }
         is_next
     }
@@ -853,7 +869,7 @@ impl NextOffsets {
     /// A queue begins anew with a record that has not the next offset.
     fn begin_anew(&mut self, record: RecordView<'_>) {
         let key = (Topic::from(record.topic()), record.queue_id());
-        self.next.insert(key, Expected { next: record.queue_offset().0 + 1, before_gap: None });
+        self.next.insert(key, Expected { next: record.queue_offset().0 + 1, doubted: None });
     }
 }
 

@@ -54,7 +54,7 @@ impl ConsumerOffsets {
             };
             let topic = Topic::from(topic);
             for (queue_id, offset) in queues {
-                let within = offset.clamp(0, offsets.end(&topic, queue_id));
+                let within = offset.clamp(0, offsets.next(&topic, queue_id));
                 if within != offset {
                     let said = offset;
                     tracing::warn!(topic = %topic, queue_id, group, said, queue_offset = within, "consumer offset beyond its queue corrected");
@@ -174,6 +174,12 @@ impl ConsumerOffsets {
         let queue_id = u32::try_from(queue_id).ok().map(QueueId);
         let range = queue_id.and_then(|queue_id| self.store.queue_range(topic, queue_id)).unwrap_or_default();
         i64::try_from(range.max.0).unwrap_or(i64::MAX)
+    }
+
+    /// The offset of the next message of a queue, whether the entries of those before it could be written or not.
+    fn next(&self, topic: &str, queue_id: i32) -> i64 {
+        let next = u32::try_from(queue_id).map(|queue_id| self.store.next_queue_offset(topic, QueueId(queue_id)).0);
+        i64::try_from(next.unwrap_or(0)).unwrap_or(i64::MAX)
     }
 
     fn note_removal(&self, state: &mut State) {

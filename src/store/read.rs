@@ -130,6 +130,10 @@ impl MessageStore {
         };
         let Some(queue) = queue else { return nothing(PullStatus::NoMatchedLogicQueue, 0) };
         match query.offset {
+            // Those before it could not be written into the queue yet; nobody who has read them is sent back.
+            offset if offset > max && offset <= signed(queue.next_offset()) => {
+                nothing(PullStatus::OffsetOverflowOne, offset)
+            }
             _ if max == 0 => nothing(PullStatus::NoMessageInQueue, 0),
             offset if offset < min => nothing(PullStatus::OffsetTooSmall, min),
             offset if offset == max => nothing(PullStatus::OffsetOverflowOne, offset),
@@ -258,6 +262,12 @@ impl MessageStore {
     /// The offsets of a queue; `None` if there is no such queue.
     pub fn queue_range(&self, topic: &str, queue_id: QueueId) -> Option<QueueRange> {
         self.dispatcher.queues.get(topic, queue_id).map(|queue| queue.range())
+    }
+
+    /// The offset that the next message of a queue gets. Behind the end of its range as long as entries could not be written, as on a full disk.
+    pub fn next_queue_offset(&self, topic: &str, queue_id: QueueId) -> QueueOffset {
+        let queue = self.dispatcher.queues.get(topic, queue_id);
+        queue.map_or(QueueOffset(0), |queue| queue.next_offset().max(queue.range().max))
     }
 
     /// Every queue there is.

@@ -325,7 +325,11 @@ impl Simulation {
         for (key, values) in std::mem::take(&mut self.offsets) {
             let (group, queue) = &key;
             let found = self.offset_of(group, queue);
-            let end = self.queue_end(queue);
+            let mut end = self.queue_end(queue);
+            if self.reader.queues_wait {
+                // What a queue could not be given yet was read all the same.
+                end = end.max(found.unwrap_or(0).min(self.reader.seen_to(queue)));
+            }
             assert!(
                 found.is_none_or(|found| (0..=end).contains(&found)),
                 "{group} at {found:?} of {queue:?}, which ends at {end}"

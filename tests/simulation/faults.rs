@@ -355,6 +355,7 @@ impl Simulation {
         if !self.machine.must_end() {
             // What is tried again now and then.
             self.machine.process().store.dispatch_once(u64::MAX);
+            self.reader.queues_wait = false;
             self.settle();
         }
         if !self.machine.must_end() {

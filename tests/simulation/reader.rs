@@ -51,6 +51,8 @@ pub(crate) struct Reader {
     unsure: BTreeSet<String>,
     /// Queues that lost their files since they were read last.
     pub(crate) queues_lost: bool,
+    /// A process began on a full disk: what queues lost with the power, or to a fault, is written again when there is room.
+    pub(crate) queues_wait: bool,
 }
 
 impl Reader {
@@ -86,6 +88,9 @@ impl Reader {
         for (queue, seen) in &mut self.queues {
             let range = store.queue_range(&queue.0, QueueId(queue.1)).unwrap_or_default();
             let max = range.max.0;
+            if self.queues_wait && max < seen.len() as u64 {
+                continue;
+            }
             // A rebuild of a queue does not bring back damaged records; at its end their offsets are given again, perhaps at once.
             let is_gone = |at: u64, sighting: &Option<Sighting>| {
                 sighting.as_ref().is_none_or(|seen| is_hit(&self.hits, seen))
@@ -165,6 +170,16 @@ impl Reader {
     /// Nobody knows any more which topics were deleted: their queues may come back.
     pub(crate) fn deletions_lost(&mut self) {
         self.unsure.extend(self.past.iter().map(|(queue, ..)| queue.0.clone()));
+    }
+
+    /// Behind the last record of a queue that was seen.
+    pub(crate) fn seen_to(&self, queue: &Queue) -> i64 {
+        i64::try_from(self.queues.get(queue).map_or(0, Vec::len)).unwrap()
+    }
+
+    /// Whether a topic was perhaps deleted, or was and nobody knows of it any more.
+    pub(crate) fn is_unsure(&self, topic: &str) -> bool {
+        self.unsure.contains(topic)
     }
 
     fn end_queue(&mut self, queue: &Queue) {

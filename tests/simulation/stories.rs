@@ -6,7 +6,7 @@ use latermq::{
     env::{Directory, Operation},
     model::{MessageDraft, QueueId, QueueOffset},
     protocol::Command,
-    store::FlushPolicy,
+    store::{FlushPolicy, PullQuery, PullStatus},
 };
 
 use crate::{
@@ -273,6 +273,41 @@ fn a_group_misses_nothing_that_takes_the_offset_of_a_record_that_was_damaged_at_
     machine.process().send(request(14, &[("setZeroIfNotFound", "false")]));
     let offset = machine.process().answers().pop().unwrap().ext.get("offset").map(str::to_owned);
     assert_eq!(offset, Some("1".to_owned()));
+}
+
+#[test]
+fn a_group_does_not_read_again_what_a_queue_cannot_be_given_on_a_full_disk() {
+    // Its offset was taken back to the end of a queue that was lost, and that no start could build anew for want of room.
+    let mut machine = running(FlushPolicy::Sync);
+    let queues = [("readQueueNums", "2"), ("writeQueueNums", "2"), ("perm", "6"), ("topicFilterType", "SINGLE_TAG")];
+    machine.process().send(Command::request(200).with_body(br#"{"groupName":"group"}"#.to_vec()));
+    machine.process().send(request(17, &[&queues[..], &[("defaultTopic", "TBW102")]].concat()));
+    for _ in 0..3 {
+        machine.process().store.append(draft(0)).unwrap();
+    }
+    machine.work();
+    machine.process().send(request(15, &[("commitOffset", "3")]));
+    machine.process().broker.save();
+
+    machine.end(End::Kill);
+    machine.directory.remove(Path::new("consumequeue")).unwrap();
+    machine.directory.remove(Path::new("index")).unwrap();
+    machine.directory.set_capacity(machine.directory.space().unwrap().total - machine.directory.space().unwrap().free);
+    machine.start().unwrap();
+    let process = machine.process().clone();
+    assert_eq!(process.store.queue_range("orders", QueueId(0)).map_or(0, |range| range.max.0), 0);
+    let query = PullQuery { topic: "orders", queue_id: QueueId(0), offset: 3, count_max: 9, bytes_max: 9_000 };
+    let pulled = process.store.pull(&query, &|_| true);
+    assert_eq!((pulled.status, pulled.next_offset), (PullStatus::OffsetOverflowOne, 3));
+    process.answers();
+    process.send(request(14, &[("setZeroIfNotFound", "false")]));
+    assert_eq!(process.answers().pop().unwrap().ext.get("offset"), Some("3"));
+
+    machine.directory.set_capacity(1 << 40);
+    process.store.dispatch_once(u64::MAX);
+
+    let range = process.store.queue_range("orders", QueueId(0));
+    assert_eq!(range.map(|range| (range.min.0, range.max.0)), Some((0, 3)));
 }
 
 /// A request about the offset of a group.

@@ -63,11 +63,9 @@ pub(super) fn encode_send_reply(
     put_text(output, transaction_id.as_bytes());
     output.put_slice(b"\",\"MSG_REGION\":\"");
     put_text(output, region.as_bytes());
-    let rest: &[u8] = match trace_on {
-        true => b"\",\"TRACE_ON\":\"true\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":",
-        false => b"\",\"TRACE_ON\":\"false\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":",
-    };
-    output.put_slice(rest);
+    output.put_slice(b"\",\"TRACE_ON\":\"");
+    output.put_slice(if trace_on { &b"true"[..] } else { b"false" });
+    output.put_slice(b"\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
     put_number(output, opaque);
     output.put_slice(b",\"version\":");
     put_number(output, VERSION);
@@ -131,9 +129,10 @@ fn put_text(output: &mut BytesMut, text: &[u8]) {
 
 pub(super) fn decode(header: &[u8]) -> Result<Command, FrameError> {
     // As in Java, bytes that are not UTF-8 become U+FFFD.
-    let header = match header.is_ascii() || std::str::from_utf8(header).is_ok() {
-        true => Cow::Borrowed(header),
-        false => Cow::Owned(String::from_utf8_lossy(header).into_owned().into_bytes()),
+    let header = if header.is_ascii() || std::str::from_utf8(header).is_ok() {
+        Cow::Borrowed(header)
+    } else {
+        Cow::Owned(String::from_utf8_lossy(header).into_owned().into_bytes())
     };
     let mut text = Vec::with_capacity(header.len() + UNESCAPED_BYTES);
     text.extend_from_slice(&header);

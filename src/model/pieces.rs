@@ -8,7 +8,8 @@ use super::swar::eight;
 const NAME_END: u8 = 1;
 const PAIR_END: u8 = 2;
 
-/// The values of several names, as they stand in the text, in one pass.
+/// The values of several names, as they stand in the text, in one pass. Inlined, so that names are compared as constants.
+#[inline]
 pub(crate) fn values<'a, const N: usize>(text: &'a [u8], names: [&str; N]) -> [Option<&'a [u8]>; N] {
     let mut values = [None; N];
     let mut see = |piece: &'a [u8]| {
@@ -44,6 +45,7 @@ pub(crate) fn values<'a, const N: usize>(text: &'a [u8], names: [&str; N]) -> [O
 }
 
 /// The value of a piece, if it has this name.
+#[inline]
 pub(crate) fn value<'a>(piece: &'a [u8], name: &str) -> Option<&'a [u8]> {
     match piece.strip_prefix(name.as_bytes()) {
         Some([NAME_END, value @ ..]) if !value.is_empty() => Some(value),

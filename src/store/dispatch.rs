@@ -270,6 +270,9 @@ impl<'a> Names<'a> {
 
     /// Prepares the index entries of its record.
     fn put(&self, index: &Index, Located { position, record }: &Located<'_>) -> Result<(), StoreError> {
+        if self.unique_key.is_none() && self.keys.is_none() {
+            return Ok(());
+        }
         let is_text = |text: &&[u8]| text.is_ascii() || str::from_utf8(text).is_ok();
         let keys = self.keys.filter(is_text).into_iter().flat_map(|keys| keys.split(|&byte| byte == b' '));
         let keys = self.unique_key.filter(is_text).into_iter().chain(keys).filter(|key| !key.is_empty());

@@ -280,11 +280,10 @@ impl Index {
     pub(super) fn put<'k>(
         &self,
         topic: &str,
-        mut keys: impl Iterator<Item = &'k [u8]>,
+        keys: impl Iterator<Item = &'k [u8]>,
         position: PhysicalOffset,
         stored_at: Timestamp,
     ) -> Result<(), StoreError> {
-        let Some(first) = keys.next() else { return Ok(()) };
         let mut writer = self.writer();
         if writer.set_aside.is_none() && writer.pending.len() >= PENDING_ENTRIES_MAX {
             writer.set_aside = Some(position);
@@ -296,15 +295,8 @@ impl Index {
         let newest = writer.pending.last().map(|pending| pending.position).or(in_round);
         if position >= newest.unwrap_or_else(|| self.end().1) {
             let of_topic = topic_hash(topic);
-            let mut put = |key| {
-                writer.pending.extend(key_hash_on(of_topic, key).map(|key_hash| Pending {
-                    key_hash,
-                    position,
-                    stored_at,
-                }));
-            };
-            put(first);
-            keys.for_each(put);
+            keys.filter_map(|key| key_hash_on(of_topic, key))
+                .for_each(|key_hash| writer.pending.push(Pending { key_hash, position, stored_at }));
         }
         Ok(())
     }
@@ -614,24 +606,24 @@ impl Round {
         }
         header.count += u32::try_from(pending.len()).map_err(io::Error::other)?;
         // Those of one slot side by side, in the order in which they came.
-        let mut order: Vec<(u32, u32)> =
-            pending.iter().zip(first..).map(|(pending, number)| (pending.key_hash % shape.slots, number)).collect();
-        order.sort_unstable_by_key(|&(slot, number)| u64::from(slot) << 32 | u64::from(number));
+        let in_order = |(pending, nth): (&Pending, u64)| u64::from(pending.key_hash % shape.slots) << 32 | nth;
+        let mut order: Vec<u64> = pending.iter().zip(0..).map(in_order).collect();
+        order.sort_unstable();
         let mut entries = vec![[0; ENTRY_BYTES]; pending.len()];
         let mut slots = Vec::with_capacity(pending.len());
-        for of_slot in order.chunk_by(|(before, _), (slot, _)| before == slot) {
-            let slot = of_slot[0].0;
+        for of_slot in order.chunk_by(|before, behind| before >> 32 == behind >> 32) {
+            let slot = (of_slot[0] >> 32) as u32;
             let seen = map.and_then(|map| shape.see_slot(map, slot));
             let head = seen.map_or_else(|| shape.read_slot(&*file.file, slot), Ok)?;
             let mut previous = Some(head).filter(|&head| head < first).unwrap_or(0);
-            for &(_, number) in of_slot {
-                let nth = (number - first) as usize;
-                let Pending { key_hash, position, stored_at } = pending[nth];
+            for place in of_slot {
+                let nth = *place as u32;
+                let Pending { key_hash, position, stored_at } = pending[nth as usize];
                 let seconds = stored_at.0.saturating_sub(header.begin_time).max(0) / 1000;
                 let seconds = if header.begin_time > 0 { i32::try_from(seconds).unwrap_or(i32::MAX) } else { 0 };
-                entries[nth] = IndexEntry { key_hash, position: position.0, seconds, previous }.to_bytes();
+                entries[nth as usize] = IndexEntry { key_hash, position: position.0, seconds, previous }.to_bytes();
                 header.used_slots += u32::from(previous == 0);
-                previous = number;
+                previous = first + nth;
             }
             slots.push((slot, previous));
         }

@@ -301,6 +301,29 @@ fn a_message_whose_damaged_queue_offset_is_the_first_of_its_queue_is_reported_as
 }
 
 #[test]
+fn a_damaged_queue_offset_of_the_first_message_of_a_queue_fills_nothing_up_to_there() {
+    // The queue was there, but empty at the checkpoint: the start wrote blank entries for as long as it was let.
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(message("bills", 0, "before", 100)).unwrap();
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    let first = store.append(message("orders", 0, "first", 100)).unwrap().position;
+    store.append(message("bills", 0, "behind", 100)).unwrap();
+    dispatch_all(&store);
+    drop(store);
+    let machine = machine.killed_in_this_boot();
+    let damaged = 0x5A_0000_u64;
+    machine.overwrite(&machine.segment(0), first.0 + QUEUE_OFFSET_AT, &damaged.to_be_bytes());
+
+    let store = machine.open();
+
+    assert_eq!(names_of(&store, "bills", 0), ["before", "behind"]);
+    assert_eq!(figure(&store, "damagedRanges"), 1.0);
+    assert!(store.queue_range("orders", QueueId(0)).is_none_or(|range| range.max.0 <= 1));
+}
+
+#[test]
 fn a_queue_that_another_broker_began_anew_in_its_middle_loses_nothing_that_came_then() {
     let (machine, places) = four_segments();
     // Queue 1 goes on at 3 from its 12th message on.

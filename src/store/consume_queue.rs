@@ -928,8 +928,9 @@ impl ConsumeQueue {
     fn fill_gap(&self, writer: &mut Writer, at: u64, entry: QueueEntry) -> Result<(), StoreError> {
         let from = writer.next;
         // The missing records had to lie somewhere.
-        let room = writer.last.map(|last| entry.position.since(last.end()) / RECORD_BYTES_MIN as u64);
-        if at - from > room.unwrap_or(GAP_ENTRIES_MAX).min(GAP_ENTRIES_MAX) {
+        let behind = writer.last.map_or(PhysicalOffset::ZERO, |last| last.end());
+        let room = entry.position.since(behind) / RECORD_BYTES_MIN as u64;
+        if at - from > room.min(GAP_ENTRIES_MAX) {
             let reason = format!("offset {at} of the record at {} is too far behind {from}", entry.position);
             return Err(self.fault("extend", io::Error::new(io::ErrorKind::InvalidData, reason)));
         }

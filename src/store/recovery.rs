@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     env::{Allocation, Soundness},
-    model::{PhysicalOffset, QueueId, Timestamp, Topic},
+    model::{PhysicalOffset, QueueId, QueueOffset, Timestamp, Topic},
     mutation::Mutation,
     record::{RecordView, layout::BLANK_BYTES_MIN},
 };
@@ -811,7 +811,13 @@ impl NextOffsets {
         let (queue_id, found) = (record.queue_id(), record.queue_offset().0);
         let key = (Topic::from(topic), queue_id);
         let is_first = !self.next.contains_key(&key);
-        let is_unknown = || store.dispatcher.queues.get(topic, queue_id).is_none();
+        // One that holds nothing is as good as none, unless it goes on here: its entries may all have expired.
+        let is_unknown = || {
+            let queue = store.dispatcher.queues.get(topic, queue_id);
+            queue.is_none_or(|queue| {
+                queue.end().is_none() && ![queue.next_offset(), queue.range().max].contains(&QueueOffset(found))
+            })
+        };
         // Where a write may have been torn the log would end here: rather a queue too many, if only that of a topic whose deletion was forgotten.
         if is_first && found != 0 && self.knows_queues && !self.has_gaps && !may_be_torn && is_unknown() {
             return false;

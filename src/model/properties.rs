@@ -5,14 +5,12 @@
 //!
 //! Source: Apache RocketMQ, `org.apache.rocketmq.common.message.MessageDecoder`.
 
-use std::{borrow::Cow, fmt, iter};
+use std::{borrow::Cow, fmt, mem};
 
 use bytes::Bytes;
 
-use super::swar::{eight, find, zeros};
+use super::pieces::{self, NAME_END, PAIR_END, name_end};
 
-const NAME_END: u8 = 1;
-const PAIR_END: u8 = 2;
 /// About as many pairs as a message has, the broker's among them.
 const PAIRS_EXPECTED: usize = 16;
 
@@ -95,11 +93,7 @@ impl Properties {
     pub fn from_text(text: impl Into<Vec<u8>>) -> Self {
         let text = text.into();
         let mut pairs = Vec::with_capacity(PAIRS_EXPECTED);
-        let mut from = 0;
-        while let Some(piece) = Piece::at(&text, from) {
-            pairs.extend(piece.pair(from));
-            from = piece.end;
-        }
+        pieces::each(&text, |from, end| pairs.extend(Pair::of(&text, from, end)));
         Self { text, pairs }
     }
 
@@ -170,26 +164,18 @@ impl Properties {
             let is_named = |gone: &str| gone.as_bytes() == name;
             gone.iter().any(|gone| is_named(gone)) || new.iter().any(|(gone, _)| is_named(gone))
         };
+        let before = mem::take(&mut self.text);
+        self.text.reserve(before.len());
         self.pairs.clear();
-        let (mut from, mut kept) = (0, 0);
-        while let Some(piece) = Piece::at(&self.text, from) {
-            let is_gone = piece.name_end.is_some_and(|name_end| goes(&self.text[from..name_end]));
-            if !is_gone {
-                let moved = (from - kept) as u32;
-                if moved != 0 {
-                    self.text.copy_within(from..piece.end, kept);
-                }
-                let back = |pair: Pair| Pair {
-                    from: pair.from - moved,
-                    name_end: pair.name_end - moved,
-                    end: pair.end - moved,
-                };
-                self.pairs.extend(piece.pair(from).map(back));
-                kept += piece.end - from;
+        pieces::each(&before, |from, end| {
+            let piece = &before[from..end];
+            if name_end(piece).is_some_and(|name_end| goes(&piece[..name_end])) {
+                return;
             }
-            from = piece.end;
-        }
-        self.text.truncate(kept);
+            let kept = self.text.len();
+            self.text.extend_from_slice(&before[from..before.len().min(end + 1)]);
+            self.pairs.extend(Pair::of(&self.text, kept, kept + piece.len()));
+        });
         for (name, value) in new {
             self.add(name, value);
         }
@@ -249,42 +235,13 @@ impl PartialEq for Properties {
 
 impl Eq for Properties {}
 
-/// What lies between two ends of pairs.
-struct Piece {
-    /// Where its name ends, if it has one.
-    name_end: Option<usize>,
-    /// Where its value ends.
-    value_end: usize,
-    /// Where the next one begins.
-    end: usize,
-}
-
-impl Piece {
-    /// The piece of `text` that begins at `from`; `None` at the end.
-    fn at(text: &[u8], from: usize) -> Option<Self> {
-        let rest = &text[from..];
-        if rest.is_empty() {
-            return None;
-        }
-        let is_separator = |byte| byte == NAME_END || byte == PAIR_END;
-        let separators = |bytes| zeros(bytes ^ eight(NAME_END)) | zeros(bytes ^ eight(PAIR_END));
-        let first = find(rest, separators, is_separator);
-        let name_end = first.filter(|at| rest[*at] == NAME_END);
-        let end = match name_end {
-            Some(at) => {
-                find(&rest[at..], |bytes| zeros(bytes ^ eight(PAIR_END)), |byte| byte == PAIR_END).map(|end| at + end)
-            }
-            None => first,
-        };
-        let value_end = end.map_or(text.len(), |end| from + end);
-        Some(Self { name_end: name_end.map(|at| from + at), value_end, end: (value_end + 1).min(text.len()) })
-    }
-
-    /// The pair, unless readers drop the piece, which begins at `from`.
-    fn pair(&self, from: usize) -> Option<Pair> {
-        let name_end = self.name_end?;
-        let counts = name_end > from && self.value_end > name_end + 1;
-        counts.then_some(Pair { from: from as u32, name_end: name_end as u32, end: self.value_end as u32 })
+impl Pair {
+    /// The pair of a piece of `text`, unless readers drop it.
+    fn of(text: &[u8], from: usize, end: usize) -> Option<Self> {
+        let name_bytes = name_end(&text[from..end])?;
+        let name_end = from + name_bytes;
+        let counts = name_bytes > 0 && end > name_end + 1;
+        counts.then_some(Self { from: from as u32, name_end: name_end as u32, end: end as u32 })
     }
 }
 
@@ -296,37 +253,17 @@ impl<'a> PropertiesView<'a> {
 
     /// The pairs in the order of the text, those that readers drop left out.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let text = self.text;
-        let mut from = 0;
-        iter::from_fn(move || {
-            loop {
-                let piece = Piece::at(text, from)?;
-                let pair = piece.pair(from);
-                from = piece.end;
-                if let Some(Pair { from, name_end, end }) = pair {
-                    let (from, name_end, end) = (from as usize, name_end as usize, end as usize);
-                    return Some((&text[from..name_end], &text[name_end + 1..end]));
-                }
-            }
+        self.text.split(|byte| *byte == PAIR_END).filter_map(|piece| {
+            let (name, value) = piece.split_at(name_end(piece)?);
+            let value = &value[1..];
+            (!name.is_empty() && !value.is_empty()).then_some((name, value))
         })
     }
 
     /// The values of several names, in one pass, as they stand in the text.
+    #[inline]
     pub fn find<const N: usize>(self, names: [&str; N]) -> [Option<&'a [u8]>; N] {
-        let mut values = [None; N];
-        // Most pairs are passed over by the length of their name alone.
-        let lengths = names.iter().fold(0_u64, |lengths, name| lengths | 1 << (name.len() % 64));
-        for (found, value) in self.iter() {
-            if lengths >> (found.len() % 64) & 1 == 0 {
-                continue;
-            }
-            for (name, slot) in names.iter().zip(&mut values) {
-                if name.as_bytes() == found {
-                    *slot = Some(value);
-                }
-            }
-        }
-        values
+        pieces::values(self.text, names)
     }
 
     /// The value of `name`, if it is there and is UTF-8.
@@ -336,7 +273,8 @@ impl<'a> PropertiesView<'a> {
 
     /// The value of `name` as it stands in the text.
     pub fn get_bytes(self, name: &str) -> Option<&'a [u8]> {
-        self.iter().filter(|(found, _)| *found == name.as_bytes()).last().map(|(_, value)| value)
+        let [value] = self.find([name]);
+        value
     }
 
     /// The pairs as text, bytes that are not UTF-8 replaced.

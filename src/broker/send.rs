@@ -199,7 +199,7 @@ fn prepare(
     request: &Command,
     known: &mut Option<(Topic, Arc<TopicConfig>)>,
 ) -> Result<MessageDraft, Failure> {
-    let mut header = SendHeader::decode(request.code, &request.ext)?;
+    let header = SendHeader::decode(request.code, &request.ext)?;
     let name = header.topic.as_str();
     let (topic, config) = match known {
         Some((topic, config)) if topic.as_str() == name => (topic.clone(), config),
@@ -212,7 +212,7 @@ fn prepare(
     if request.body.is_empty() {
         return Err(Failure::new(ResponseCode::MESSAGE_ILLEGAL, "the message body is empty"));
     }
-    let (properties, body) = (properties(&mut header), request.body.to_bytes());
+    let (properties, body) = (properties(&header), request.body.to_bytes());
     let part = Part { topic, queue_id, flag: header.flag, properties, body };
     let mut draft = draft(broker, options, connection, &header, part)?;
     redirect_dead_letter(broker, &header, request.version, &mut draft)?;
@@ -255,8 +255,8 @@ fn store_batch(
     connection: &Connection,
     request: &Command,
 ) -> Result<(SendReplyHeader, PhysicalOffset, bool), Failure> {
-    let mut header = SendHeader::decode(request.code, &request.ext)?;
-    let envelope = properties(&mut header);
+    let header = SendHeader::decode(request.code, &request.ext)?;
+    let envelope = properties(&header);
     let header = &header;
     let topic = check_topic(broker, options, header)?;
     let queue_id = choose_queue(header, &topic)?;
@@ -275,7 +275,7 @@ fn store_batch(
         if member.body.is_empty() {
             return Err(illegal("the body of a message of the batch is empty".into()));
         }
-        let (properties, body) = (Properties::from(member.properties), member.body);
+        let (properties, body) = (with_room(&member.properties), member.body);
         draft(
             broker,
             options,
@@ -377,12 +377,16 @@ fn redirect_dead_letter(
     Ok(())
 }
 
-fn properties(header: &mut SendHeader) -> Properties {
-    // Broker and plugins are about to add some.
+fn properties(header: &SendHeader) -> Properties {
+    with_room(header.properties.as_deref().unwrap_or_default().as_bytes())
+}
+
+/// A client's properties, with room for those that broker and plugins are about to add.
+fn with_room(text: &[u8]) -> Properties {
     const ADDED_BYTES: usize = 160;
-    let mut text = header.properties.take().map(|text| String::from(text).into_bytes()).unwrap_or_default();
-    text.reserve(ADDED_BYTES);
-    Properties::from_text(text)
+    let mut copy = Vec::with_capacity(text.len() + ADDED_BYTES);
+    copy.extend_from_slice(text);
+    Properties::from_text(copy)
 }
 
 /// Whether the producer wants its answer only when the message is durable, by the value of `WAIT`.

@@ -53,10 +53,9 @@ pub(super) fn update_consumer_offset(broker: &Broker, request: &Command) -> Answ
     if broker.groups.get(group).is_none() {
         return Err(groups::unknown(group));
     }
-    if broker.topics.get(topic).is_none() {
-        return Err(unknown(topic));
-    }
-    let max = broker.options().topic_queues_max;
+    let config = broker.topics.get(topic).ok_or_else(|| unknown(topic))?;
+    // A topic that another broker left may have more queues than a request may ask for.
+    let max = broker.options().topic_queues_max.max(u32::try_from(config.read_queue_nums).unwrap_or(0));
     if u32::try_from(header.queue_id).is_ok_and(|queue_id| queue_id < max) {
         broker.offsets.commit(group, topic, header.queue_id, header.commit_offset);
         return Ok(success());

@@ -1,7 +1,7 @@
 //! The topics of the broker and their settings.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -27,6 +27,8 @@ pub(crate) const AUTO_CREATE_TOPIC: &str = "TBW102";
 const RESOLVED_QUEUES: u32 = 4;
 /// Most queues that a topic of the file may have; more than a request may ask for, since the file may come from another broker.
 const QUEUES_MAX: i32 = QueueId::COUNT_MAX.cast_signed();
+/// The first queue of the store that may be there only since the queue of a record was damaged: no request asks for so many by default.
+const STRAY_QUEUE_MIN: u32 = 1024;
 /// Queues of the topic for benchmarks, as in RocketMQ.
 const BENCHMARK_QUEUES: u32 = 1024;
 /// Queues of the topic named like the cluster, as in RocketMQ.
@@ -194,8 +196,7 @@ impl Topics {
 
     /// A topic that the store has queues of though it was not created here: one in which a plugin keeps something.
     pub(crate) fn adopt(&self, topic: &str) -> Option<Arc<TopicConfig>> {
-        let queues = self.store.queues().into_iter().filter(|(found, ..)| **found == *topic);
-        let queues = queues.map(|(_, queue_id, _)| queue_id.0.saturating_add(1)).max()?;
+        let queues = queues_of(&self.store).get(topic).copied().filter(|queues| *queues > 0)?;
         self.ensure(topic, queues).ok()
     }
 
@@ -377,6 +378,7 @@ impl Topics {
     }
 
     fn set_options(&self, options: &BrokerOptions) {
+        let stored = queues_of(&self.store);
         let mut state = self.state_mut();
         if options.auto_create_topics {
             let all = perm::READ | perm::WRITE | perm::INHERIT;
@@ -387,14 +389,8 @@ impl Topics {
         }
         // As many queues as there are levels, or were when messages were stored.
         for topic in [SCHEDULE_TOPIC, PARKING_TOPIC] {
-            let stored = self
-                .store
-                .queues()
-                .iter()
-                .filter(|(found, ..)| found == &Topic::from(topic))
-                .map(|(_, id, _)| id.0 + 1)
-                .max();
-            let levels = i32::try_from(options.schedule_queues.max(stored.unwrap_or(0))).unwrap_or(i32::MAX);
+            let stored = stored.get(topic).copied().unwrap_or(0);
+            let levels = i32::try_from(options.schedule_queues.max(stored)).unwrap_or(i32::MAX);
             if let Some(config) = state.table.get_mut(topic) {
                 let config = Arc::make_mut(config);
                 config.read_queue_nums = config.read_queue_nums.max(levels);
@@ -477,14 +473,18 @@ fn with_queues(topic: &str, queues: u32, perm: i32) -> TopicConfig {
     }
 }
 
-/// How many queues each topic has in the store.
+/// How many queues each topic has in the store. From [`STRAY_QUEUE_MIN`] on a queue counts only if the store has half of those before it: no
+/// checksum covers the queue of a record, and for one that is damaged nobody should ask for thousands of queues.
 fn queues_of(store: &MessageStore) -> BTreeMap<Topic, u32> {
-    let mut found: BTreeMap<Topic, u32> = BTreeMap::new();
+    let mut ids: BTreeMap<Topic, BTreeSet<u32>> = BTreeMap::new();
     for (topic, queue_id, _) in store.queues() {
-        let queues = found.entry(topic).or_default();
-        *queues = (*queues).max(queue_id.0.saturating_add(1));
+        ids.entry(topic).or_default().insert(queue_id.0);
     }
-    found
+    let count = |ids: BTreeSet<u32>| {
+        let believed = (0..).zip(ids).filter(|&(before, id): &(u32, u32)| id < STRAY_QUEUE_MIN || id / 2 <= before);
+        believed.last().map_or(0, |(_, id)| id.saturating_add(1))
+    };
+    ids.into_iter().map(|(topic, ids)| (topic, count(ids))).collect()
 }
 
 /// Replaces what cannot be in settings that were read from the file: counts of queues by `queues`, permission bits by read and write.

@@ -10,6 +10,7 @@ use std::{
 use latermq::{
     broker::{Announcement, BrokerOptions, Registry},
     env::{Directory, Operation},
+    model::{MessageDraft, Properties, QueueId, SysFlag, Timestamp},
     protocol::{Command, RequestCode},
 };
 
@@ -92,6 +93,56 @@ fn unreadable_state_files_do_not_stop_the_start_and_topics_of_the_store_come_bac
 
     assert_eq!(rig.pull("T", 0, 0).code, 0);
     assert!(rig.broker.topics().get("TBW102").is_some());
+}
+
+/// No checksum covers the queue of a record: a topic of 23,041 queues came back for one damaged byte.
+#[test]
+fn a_topic_that_comes_back_from_the_store_has_no_queues_up_to_one_that_damage_made() {
+    let rig = consumed();
+    let stored = |topic: &str, queue_id: u32| {
+        let host = ([127, 0, 0, 1], 1).into();
+        let draft = MessageDraft {
+            topic: topic.into(),
+            queue_id: QueueId(queue_id),
+            flag: 0,
+            sys_flag: SysFlag(0),
+            born_at: Timestamp::EPOCH,
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_offset: 0,
+            properties: Properties::new(),
+            body: "x".into(),
+        };
+        rig.store.append(draft).unwrap();
+    };
+    stored("T", 23_040);
+    (0..1_500).for_each(|queue_id| stored("Wide", queue_id));
+    rig.dispatch();
+    rig.broker.save();
+    for name in ["topics.json", "topics.json.bak"] {
+        rig.directory.remove(Path::new(&format!("config/{name}"))).unwrap();
+    }
+
+    let rig = rig.kill();
+
+    let queues = |topic: &str| rig.broker.topics().get(topic).unwrap().write_queue_nums;
+    assert_eq!([queues("T"), queues("Wide")], [8, 1_500]);
+}
+
+#[test]
+fn offsets_can_be_committed_in_every_queue_that_a_topic_of_another_broker_has() {
+    let rig = consumed();
+    let topic = r#""Wide":{"topicName":"Wide","readQueueNums":2000,"writeQueueNums":2000,"perm":6}"#;
+    let file = format!(r#"{{"topicConfigTable":{{{topic}}}}}"#);
+    rig.directory.write(Path::new("config/topics.json"), file.as_bytes()).unwrap();
+    let rig = rig.kill();
+    let commit = |queue_id: &str| {
+        let ext = [("consumerGroup", "g"), ("topic", "Wide"), ("queueId", queue_id), ("commitOffset", "0")];
+        rig.ask(request(15, &ext)).code
+    };
+
+    assert_eq!(["1024", "1999", "2000"].map(commit), [0, 0, 29]);
 }
 
 #[test]

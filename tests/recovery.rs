@@ -323,6 +323,57 @@ fn a_damaged_queue_offset_of_the_first_message_of_a_queue_fills_nothing_up_to_th
     assert!(store.queue_range("orders", QueueId(0)).is_none_or(|range| range.max.0 <= 1));
 }
 
+/// A file of zeros said that nothing had been durable since 1970: damage in the newest segment was taken for a torn write, and cost all behind it.
+#[test]
+fn damage_costs_nothing_behind_it_although_the_checkpoint_of_rocketmq_is_all_zeros() {
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(message("orders", 0, "before", 100)).unwrap();
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    let damaged = store.append(message("orders", 0, "damaged", 100)).unwrap().position;
+    store.append(message("orders", 0, "behind", 100)).unwrap();
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    drop(store);
+    for without_ours in [false, true] {
+        let machine = machine.killed();
+        machine.write("checkpoint", &[0; 4096]);
+        if without_ours {
+            machine.forget_our_checkpoint();
+        }
+        machine.overwrite(&machine.segment(0), damaged.0 + 88, b"!");
+
+        let store = machine.open();
+
+        assert_eq!(names_of(&store, "orders", 0), ["before", "behind"], "without ours: {without_ours}");
+        assert_eq!(figure(&store, "damagedRanges"), 1.0, "without ours: {without_ours}");
+    }
+}
+
+/// Of a queue that was empty at the checkpoint: the second message was taken for damaged, too.
+#[test]
+fn a_message_is_not_lost_although_the_one_that_began_its_queue_went_elsewhere_for_a_damaged_topic() {
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(message("bills", 0, "before", 100)).unwrap();
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    let first = store.append(message("orders", 0, "first", 100)).unwrap().position;
+    store.append(message("orders", 0, "second", 100)).unwrap();
+    dispatch_all(&store);
+    drop(store);
+    let machine = machine.killed_in_this_boot();
+    machine.overwrite(&machine.segment(0), first.0 + 88 + 100 + 1, b"a");
+
+    let store = machine.open();
+
+    assert_eq!(names_of(&store, "orders", 0), ["second"]);
+    assert_eq!(names_of(&store, "arders", 0), ["first"]);
+    assert_eq!(figure(&store, "damagedRanges"), 1.0);
+    assert_eq!(store.append(message("orders", 0, "next", 100)).unwrap().queue_offset, QueueOffset(2));
+}
+
 #[test]
 fn a_queue_that_another_broker_began_anew_in_its_middle_loses_nothing_that_came_then() {
     let (machine, places) = four_segments();

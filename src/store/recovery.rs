@@ -62,6 +62,8 @@ pub const GAPS_FILE: &str = "missingSegments.json";
 /// Which parts of the log could not be read when recovery came by, as [`GAPS_FILE`]. Once they can be read, the whole log is scanned: nobody knows what
 /// lies in them.
 pub const HOLES_FILE: &str = "unreadableParts.json";
+/// What is reported where a queue goes on behind offsets that no record has.
+const LACKS_RECORDS: &str = "lacks records of a queue before this position";
 /// How often a page is read before it counts as one that cannot be.
 const PAGE_TRIES: u32 = 3;
 /// Most pages that are tried in vain before any could be read.
@@ -172,10 +174,12 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     let floor = match durable_to {
         Some((durable, same_boot)) => DurableFloor::Position { durable, same_boot },
         None if !unclean => DurableFloor::Everything,
-        None => store
-            .checkpoint_files
-            .load_rocketmq()
-            .map_or(DurableFloor::Unknown, |rocketmq| DurableFloor::Time(rocketmq.log_time.min(rocketmq.queue_time))),
+        None => {
+            let said = store.checkpoint_files.load_rocketmq();
+            let said = said.map(|rocketmq| rocketmq.log_time.min(rocketmq.queue_time));
+            // Of zeros, as a damaged file has and one that was never written to, nothing follows: not that all of the log may be torn.
+            said.filter(|said| *said > Timestamp::EPOCH).map_or(DurableFloor::Unknown, DurableFloor::Time)
+        }
     };
     let (from, last) =
         checkpoint.as_ref().map_or((first, None), |checkpoint| (checkpoint.position, checkpoint.last_record));
@@ -820,7 +824,10 @@ impl NextOffsets {
         };
         // Where a write may have been torn the log would end here: rather a queue too many, if only that of a topic whose deletion was forgotten.
         if is_first && found != 0 && self.knows_queues && !self.has_gaps && !may_be_torn && is_unknown() {
-            return false;
+            if found > unnoticed {
+                return false;
+            }
+            store.report_damage(position, position, LACKS_RECORDS);
         }
         let lies = position..record.end();
         let expected = self.next.entry(key).or_insert_with(|| {
@@ -835,7 +842,7 @@ impl NextOffsets {
         });
         let is_gap = found > expected.next && (self.has_gaps || found - expected.next <= unnoticed);
         if is_gap && !self.has_gaps {
-            store.report_damage(position, position, "lacks records of a queue before this position");
+            store.report_damage(position, position, LACKS_RECORDS);
         }
         let contradicted =
             expected.doubted.take_if(|doubted| (doubted.next_before..expected.next).contains(&found) && found != 0);

@@ -470,7 +470,8 @@ impl Simulation {
         }
     }
 
-    fn create_topic(&mut self, topic: &str) {
+    /// Creates a topic; whether the broker has it now.
+    pub(crate) fn create_topic(&mut self, topic: &str) -> bool {
         let queues = i32::try_from(if topic.starts_with('%') { 1 } else { QUEUES }).unwrap();
         let header = CreateTopicHeader {
             topic: topic.into(),
@@ -487,5 +488,6 @@ impl Simulation {
         let answer = self.ask(Command::request(RequestCode::UPDATE_AND_CREATE_TOPIC).with_ext(header.encode()));
         self.say(&format!("create {topic}: {}", answer.code));
         assert!(answer.code == 0 || self.may_fail(), "{topic} is not created: {:?}", answer.remark);
+        answer.code == 0
     }
 }

@@ -600,6 +600,8 @@ impl Simulation {
                 None => self.machine.directory.remove(Path::new(path)).unwrap(),
             }
         }
+        // The checkpoint, which matches it perhaps, says that this was synced; whoever copies files over a store waits for them to be on the disk.
+        sync_all(&self.machine.directory);
         (self.ledger, self.reader) = (backup.ledger, backup.reader);
         self.offsets = backup.offsets;
         (self.offsets_lost, self.checkpoint_lost, self.machine.clock_lost) = (true, true, true);
@@ -612,6 +614,16 @@ impl Simulation {
 
 pub(crate) fn segment_path(base: u64) -> PathBuf {
     Path::new("commitlog").join(format!("{base:020}"))
+}
+
+/// Makes all that is on a disk durable.
+fn sync_all(directory: &dyn Directory) {
+    let mut files = Vec::new();
+    files_below(directory, Path::new(""), &mut files);
+    for file in files {
+        directory.open(&file).and_then(|file| file.sync()).unwrap();
+        file.ancestors().skip(1).for_each(|folder| directory.sync_folder(folder).unwrap());
+    }
 }
 
 fn files_below(directory: &dyn Directory, folder: &Path, found: &mut Vec<PathBuf>) {

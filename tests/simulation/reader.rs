@@ -78,7 +78,8 @@ impl Reader {
                 self.queues.entry(queue.clone()).or_default().push(sighting);
             }
         }
-        self.queues_lost = false;
+        // As long as queues wait for room their ends were not looked at.
+        self.queues_lost &= self.queues_wait;
     }
 
     /// No queue ends before what was seen of it, but for reasons.

@@ -349,6 +349,10 @@ impl Simulation {
         if !first.topic.starts_with('%') && self.ledger.request(&ids).body.len() <= BODY_BYTES_MAX {
             return self.send_request(&ids);
         }
+        // Past the broker only for topics that it knows, as in [`Simulation::send_message`].
+        if self.machine.process().broker.topics().get(&first.topic).is_none() && !self.create_topic(&first.topic) {
+            return;
+        }
         let drafts = ids.iter().map(|id| self.ledger.draft(*id)).collect();
         let appended = self.machine.process().store.append_batch(&Properties::new(), drafts);
         self.sent(&ids, appended.map(|appended| appended.iter().map(|appended| appended.end).collect()));

@@ -51,6 +51,8 @@ pub const QUEUE_ENTRY_BYTES: u64 = 20;
 const ENTRY_BYTES: usize = 20;
 /// Size of a blank entry: no record is that long.
 const BLANK_BYTES: u32 = 0x7FFF_FFFF;
+/// Size from which on an entry is a blank one, perhaps one whose write was cut short within the size. No record is that long either.
+const TORN_BLANK_BYTES_MIN: u32 = 0x7F00_0000;
 /// The key that sets the length of a file.
 const FILE_BYTES_KEY: &str = "mappedFileSizeConsumeQueue";
 /// Digits of a file's name.
@@ -89,7 +91,7 @@ impl QueueEntry {
 
     /// Whether no record belongs to this entry: it was never written, or stands for an offset that has none.
     pub fn is_blank(&self) -> bool {
-        self.bytes == 0 || self.bytes >= BLANK_BYTES
+        self.bytes == 0 || self.bytes >= TORN_BLANK_BYTES_MIN
     }
 
     /// The position behind the record.

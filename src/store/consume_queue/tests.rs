@@ -501,6 +501,28 @@ fn a_torn_entry_beyond_the_end_misleads_nobody() {
     }
 }
 
+/// It looked like the entry of a record of 2 GiB, behind which no record had room before the next.
+#[test]
+fn a_blank_entry_that_was_cut_short_is_no_entry() {
+    let first = QueueEntry { position: PhysicalOffset(100_000), ..entry(0) };
+    for written in 0..20 {
+        let directory = MemoryDirectory::new();
+        let queue = queue(&open(&directory, SMALL));
+        queue.put(QueueOffset(7), first).unwrap();
+        queue.write_round().unwrap();
+        // The process was killed while it wrote the fifth of the blank entries before the first one.
+        file(&directory, 0).write_at(4 * 20 + written, &vec![0; 120 - usize::try_from(written).unwrap()]).unwrap();
+
+        let queue = reopened(&directory, PhysicalOffset(50_000));
+        queue.put(QueueOffset(7), first).unwrap();
+        queue.write_round().unwrap();
+
+        assert_eq!(all(&queue).last(), Some(&(7, first)), "{written} bytes were written");
+        let blanks = queue.read(QueueOffset(0), 7).unwrap();
+        assert_eq!(blanks, [QueueEntry::BLANK; 7], "{written} bytes were written");
+    }
+}
+
 #[test]
 fn offset_0_behind_the_newest_entry_begins_a_new_life_of_the_queue() {
     let directory = MemoryDirectory::new();

@@ -374,6 +374,37 @@ fn a_message_is_not_lost_although_the_one_that_began_its_queue_went_elsewhere_fo
     assert_eq!(store.append(message("orders", 0, "next", 100)).unwrap().queue_offset, QueueOffset(2));
 }
 
+/// The second message was taken for damaged, as it was the last of its queue in its segment.
+#[test]
+fn a_queue_that_began_anew_with_a_damaged_message_has_all_others_although_the_next_segment_holds_them() {
+    let machine = Machine::new();
+    let store = machine.open();
+    for n in 0..5 {
+        store.append(message("orders", 0, &format!("old {n}"), 100)).unwrap();
+    }
+    dispatch_all(&store);
+    store.delete_topic("orders").unwrap();
+    let first = store.append(message("orders", 0, "first", 100)).unwrap().position;
+    store.append(message("orders", 0, "second", 100)).unwrap();
+    while store.log_range().1.0 < SEGMENT_BYTES {
+        store.append(message("bills", 0, "between", 4_000)).unwrap();
+    }
+    for name in ["third", "fourth"] {
+        store.append(message("orders", 0, name, 100)).unwrap();
+    }
+    dispatch_all(&store);
+    drop(store);
+    let machine = machine.killed();
+    machine.forget_our_checkpoint();
+    machine.disk.remove(Path::new("config")).unwrap();
+    machine.overwrite(&machine.segment(0), first.0 + 88, b"!!!");
+
+    let store = machine.open();
+
+    assert_eq!(names_of(&store, "orders", 0)[1..], ["second", "third", "fourth"].map(String::from));
+    assert_eq!(figure(&store, "damagedRanges"), 1.0);
+}
+
 #[test]
 fn a_queue_that_another_broker_began_anew_in_its_middle_loses_nothing_that_came_then() {
     let (machine, places) = four_segments();

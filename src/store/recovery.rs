@@ -707,7 +707,7 @@ fn scan(
                             wants_all = true;
                             break;
                         } else if let Some(record) = doubted.filter(|record| {
-                            goes_on(&bytes[at..], segment, *record, next_offsets.expected(store, *record))
+                            goes_on(&bytes[at..], segments, segment, *record, next_offsets.expected(store, *record))
                         }) {
                             next_offsets.begin_anew(record);
                             round.push(Located { position, record });
@@ -886,19 +886,31 @@ impl NextOffsets {
     }
 }
 
-/// Whether the next record of the same queue in the same segment counts on from this one, with which `bytes` begin: then it is no damaged offset,
-/// but the queue began anew. Records between the two may be damaged: two in a row that ascend below what was `expected` are enough.
-fn goes_on(bytes: &[u8], segment: &Segment, record: RecordView<'_>, expected: u64) -> bool {
+/// Whether the next record of the same queue counts on from this one, with which `bytes` begin: then it is no damaged offset, but the queue began
+/// anew. Records between the two may be damaged: two in a row that ascend below what was `expected` are enough. It is looked for in the same segment,
+/// and in the one behind.
+fn goes_on(bytes: &[u8], segments: &[Arc<Segment>], segment: &Segment, record: RecordView<'_>, expected: u64) -> bool {
     let behind = record.queue_offset().0.saturating_add(1);
-    let next = next_of_queue(bytes, segment, record);
+    let in_next_segment = || {
+        let next = segments.iter().find(|next| next.base == segment.end())?;
+        let sight = next.sight(next.base, usize::try_from(next.file.bytes()).ok()?).ok()?;
+        let found = first_of_queue(&sight.bytes, next.base, next, record);
+        found.filter(|_| sight.check().is_ok())
+    };
+    let next = next_of_queue(bytes, segment, record).or_else(in_next_segment);
     next.is_some_and(|next| next == behind || (behind..expected).contains(&next))
 }
 
 /// The queue offset of the next sound record of the same queue in the same segment; `bytes` begin with the record.
 fn next_of_queue(bytes: &[u8], segment: &Segment, record: RecordView<'_>) -> Option<u64> {
-    let mut at = record.total_bytes() as usize;
+    first_of_queue(&bytes[record.total_bytes() as usize..], record.end(), segment, record)
+}
+
+/// The queue offset of the first sound record in `bytes` that has the queue of `record`. They begin at `from`, in this segment.
+fn first_of_queue(bytes: &[u8], from: PhysicalOffset, segment: &Segment, record: RecordView<'_>) -> Option<u64> {
+    let mut at = 0;
     while at < bytes.len() {
-        let position = record.physical_offset().plus(at as u64);
+        let position = from.plus(at as u64);
         match look(&bytes[at..], position, segment.end().since(position), true) {
             Found::Record(next) if next.queue_id() == record.queue_id() && next.topic() == record.topic() => {
                 return Some(next.queue_offset().0);

@@ -105,10 +105,12 @@ impl Simulation {
             }
         }
         self.reads_fail = false;
-        if reads_fail && self.machine.elapsed + self.machine.forward - since >= READ_PATIENCE {
-            // A waiting message that cannot be read for so long is set aside, and the others of its level go on.
+        let lasted = self.machine.elapsed + self.machine.forward - since;
+        if reads_fail && (lasted >= READ_PATIENCE || !self.unreadable.is_empty()) {
+            // A waiting message that cannot be read for so long is set aside, and the others of its level go on. So it is at once while another waits
+            // that could not be read before: many of them hold up the others but once.
             self.ledger.forget_order();
-            if self.machine.elapsed + self.machine.forward - since >= PARK_AFTER {
+            if lasted >= PARK_AFTER {
                 let waiting = self.reader.waiting().filter(|(_, _, seen)| range.contains(&seen.position.0));
                 let waiting: Vec<Id> = waiting.map(|(_, _, seen)| seen.id).collect();
                 for (id, message) in &mut self.ledger.messages {

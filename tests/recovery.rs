@@ -2109,3 +2109,115 @@ fn an_old_segment_that_was_cut_makes_one_start_scan_the_whole_log() {
         assert!(!log.contains("scanning all of it"), "once is enough: {log}");
     }
 }
+
+// Store times, which no checksum covers.
+
+/// Where a record has its store time.
+const STORED_AT_AT: u64 = 56;
+
+fn damage_store_time(machine: &Machine, position: PhysicalOffset, ms: i64) {
+    machine.overwrite(&machine.segment(0), position.0 + STORED_AT_AT, &ms.to_be_bytes());
+}
+
+/// The store time of the newest durable record that RocketMQ's checkpoint says.
+fn rocketmq_log_time(machine: &Machine) -> i64 {
+    i64::from_be_bytes(machine.read("checkpoint")[..8].try_into().unwrap())
+}
+
+#[test]
+fn a_damaged_store_time_of_the_last_record_far_beyond_the_wall_clock_is_not_believed_and_not_passed_on() {
+    let (machine, position, _) = five_and_one();
+    for damaged_ms in [START.0 + (1 << 32), START.0 | 1 << 48, START.0 | 1 << 62, i64::MAX] {
+        for loses_rocketmqs in [true, false] {
+            let damaged = machine.killed();
+            damage_store_time(&damaged, position, damaged_ms);
+            damaged.forget_our_checkpoint();
+            if loses_rocketmqs {
+                damaged.remove("checkpoint");
+            }
+
+            let (store, log) = logged(|| damaged.open());
+
+            assert_eq!(store.now(), damaged.clock_now(), "{damaged_ms}");
+            assert!(log.contains("a store time that nothing confirms"), "{log}");
+            assert!(rocketmq_log_time(&damaged) <= damaged.clock_now().0, "it would confirm the next damage");
+            drop(store);
+            assert_eq!(
+                damaged.killed_in_this_boot().open().now(),
+                damaged.clock_now(),
+                "{damaged_ms}, in the same boot"
+            );
+            assert_eq!(damaged.killed().open().now(), damaged.clock_now(), "{damaged_ms}, in another boot");
+        }
+    }
+}
+
+#[test]
+fn a_wall_clock_set_back_across_a_reboot_lets_no_store_time_fall_though_all_checkpoints_are_lost() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut last = START;
+    for n in 0..5 {
+        machine.clock.advance(Duration::from_millis(700));
+        last = store.append(draft("orders", 0, &n.to_string())).unwrap().stored_at;
+    }
+    dispatch_all(&store);
+    store.stop().unwrap();
+    drop(store);
+    for step in [-1_000, -86_400_000, 90 * 86_400_000 - START.0] {
+        for lost in [
+            &["latermq.checkpoint", "latermq.checkpoint.bak"][..],
+            &["latermq.checkpoint", "latermq.checkpoint.bak", "checkpoint"],
+        ] {
+            let back = machine.killed();
+            back.clock.step_wall(step);
+            lost.iter().for_each(|path| back.remove(path));
+
+            let store = back.open();
+
+            assert_eq!(store.now(), last, "a step of {step} ms, {lost:?} lost");
+            assert!(store.append(draft("orders", 0, "next")).unwrap().stored_at >= last);
+            back.clock.step_wall(-step);
+        }
+    }
+}
+
+#[test]
+fn a_wall_clock_set_back_after_a_long_idle_day_lets_no_store_time_fall_where_the_checkpoint_is_there() {
+    let machine = Machine::new();
+    let store = machine.open();
+    store.append(draft("orders", 0, "long ago")).unwrap();
+    machine.clock.advance(Duration::from_secs(40 * 86_400));
+    let last = store.append(draft("orders", 0, "last")).unwrap().stored_at;
+    dispatch_all(&store);
+    store.stop().unwrap();
+    drop(store);
+    let back = machine.killed();
+    back.clock.step_wall(-last.0);
+
+    assert_eq!(back.open().now(), last);
+}
+
+/// Of a log that Apache RocketMQ wrote only its checkpoint's time tells what is durable. One record that claims to be later must not make the
+/// damage behind it a torn tail, which is cut off with all that follows.
+#[test]
+fn a_damaged_store_time_in_front_of_damage_does_not_cut_off_what_lies_behind() {
+    let machine = Machine::new();
+    let store = machine.open();
+    let mut places = Vec::new();
+    for n in 0..6 {
+        places.push(store.append(draft("orders", 0, &n.to_string())).unwrap());
+    }
+    dispatch_all(&store);
+    store.checkpoint_once().unwrap();
+    drop(store);
+    let damaged = machine.killed();
+    damaged.forget_our_checkpoint();
+    damage_store_time(&damaged, places[2].position, START.0 + 3_600_000);
+    damaged.overwrite(&damaged.segment(0), places[3].end.0 - 40, &[0x55; 20]);
+    damaged.overwrite(&damaged.segment(0), places[3].position.0 + 88, &[0x55]);
+
+    let store = damaged.open();
+
+    assert_eq!(bodies(&store, "orders", 0), ["0", "1", "2", "4", "5"]);
+}

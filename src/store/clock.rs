@@ -26,8 +26,17 @@
 //! In the same boot S goes on from the anchor as if nothing had happened. After a reboot only the wall clock is left: S begins there, but
 //! never before the last store time in the log, nor before a threshold. If the log is ahead of the anchor (the newest checkpoint is lost, or
 //! Apache RocketMQ wrote meanwhile by a wall clock that was set forward), S begins at the last store time by a jump.
+//!
+//! # Whether the log is believed
+//!
+//! No checksum covers a store time, and a damaged one at the end of the log would make all that waits early. So the last store time in the log counts
+//! only as far as something else confirms it: the wall clock, S on record, RocketMQ's checkpoint, or the second latest of the last
+//! [`CONFIRMING_RECORDS`] records, since store times in the log never fall. (After the wall clock was set back, and all checkpoints are lost, the records
+//! alone confirm one another.) What lies beyond, up to [`UNCONFIRMED_MAX`], is followed by a jump: store time does not fall if it is right, and what waits
+//! keeps its time if it is damage. More is taken for damage: S begins at what is confirmed.
 
 use std::{
+    collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -46,6 +55,10 @@ pub const JUMP_MIN: Duration = Duration::from_secs(1);
 pub const LARGE_JUMP: Duration = Duration::from_secs(24 * 3600);
 /// How long it must last, by the boot-time clock.
 pub const LARGE_JUMP_LASTS: Duration = Duration::from_secs(60);
+/// How many records at the end of the log confirm one another's store times.
+pub(super) const CONFIRMING_RECORDS: usize = 8;
+/// A last store time in the log that is later by more than this than all that confirms it is damage.
+pub(super) const UNCONFIRMED_MAX: Duration = LARGE_JUMP;
 /// Most jumps kept.
 pub const JUMPS_MAX: usize = 64;
 
@@ -111,6 +124,10 @@ pub(super) struct ClockJump {
     pub(super) end: Option<u64>,
 }
 
+/// The store times of the last records of the log.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastTimes(VecDeque<Timestamp>);
+
 /// A jump that is due: the store time at a moment, and where it is to jump then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DueJump {
@@ -123,6 +140,31 @@ pub(super) struct Recording<'a> {
     clock: &'a StoreClock,
     to: Anchor,
     jumps: ClockJumps,
+}
+
+impl LastTimes {
+    /// Takes note of the next record.
+    pub(super) fn saw(&mut self, stored_at: Timestamp) {
+        if self.0.len() == CONFIRMING_RECORDS {
+            self.0.pop_front();
+        }
+        self.0.push_back(stored_at);
+    }
+
+    /// That of the last record.
+    pub(super) fn last(&self) -> Option<Timestamp> {
+        self.0.back().copied()
+    }
+
+    /// The latest that another record confirms: the second latest.
+    pub(super) fn confirmed(&self) -> Option<Timestamp> {
+        let [mut latest, mut second] = [None, None];
+        for time in self.0.iter().copied().map(Some) {
+            second = second.max(latest.min(time));
+            latest = latest.max(time);
+        }
+        second
+    }
 }
 
 impl ClockJumps {
@@ -232,20 +274,35 @@ impl StoreClock {
         };
     }
 
-    /// Goes on behind `last`, the last store time in the log, which ends at `end`. Says whether the state must be saved before anything is
-    /// appended.
-    pub(super) fn resume(&self, last: Timestamp, end: PhysicalOffset) -> bool {
-        let last = if Mutation::StoreTimeForgotten.is_on() { Timestamp(i64::MIN) } else { last };
-        let since_boot = self.clock.since_boot();
+    /// Goes on behind the last store times in the log, which ends at `end`, as far as they are confirmed: see the module. `on_record` is the store time
+    /// of the last record by RocketMQ's checkpoint. Says whether the state must be saved before anything is appended.
+    pub(super) fn resume(&self, log: &LastTimes, on_record: Option<Timestamp>, end: PhysicalOffset) -> bool {
+        let (wall, since_boot) = self.clock.both();
         let mut state = self.state();
+        let by_records = log.confirmed().unwrap_or(Timestamp(i64::MIN));
+        let mut last = log.last().unwrap_or(Timestamp(i64::MIN)).max(by_records);
+        let others = on_record.into_iter().chain([by_records, wall]);
+        let confirmed = others.fold(state.at(since_boot), Timestamp::max);
+        if last.since(confirmed) > UNCONFIRMED_MAX {
+            tracing::error!(
+                found_ms = last.0,
+                confirmed_ms = confirmed.0,
+                "the last record in the log has a store time that nothing confirms; it is taken for damage, and store time begins before it"
+            );
+            last = by_records;
+        }
+        if Mutation::StoreTimeForgotten.is_on() {
+            last = Timestamp(i64::MIN);
+        }
         let behind = last.since(state.at(since_boot));
         if behind > Duration::ZERO {
-            if state.same_boot {
+            let jump = if state.same_boot { behind } else { last.since(confirmed) };
+            if jump > Duration::ZERO {
                 tracing::warn!(
-                    by_ms = behind.as_millis(),
+                    by_ms = jump.as_millis(),
                     "the log is ahead of the store time on record; store time jumps there, and what waits is due later by as much"
                 );
-                state.jumps = state.jumps.with(ClockJump { below_ms: last.0, by_ms: ms(behind), end: None });
+                state.jumps = state.jumps.with(ClockJump { below_ms: last.0, by_ms: ms(jump), end: None });
                 state.followed += 1;
             }
             state.anchor = Anchor { store_time: last, since_boot };
@@ -295,10 +352,15 @@ impl StoreClock {
         self.state().steps_back
     }
 
-    /// What must outlast the process.
+    /// What must outlast the process. Its store time is that of now: in another boot it confirms that of every record before.
     pub(super) fn to_save(&self) -> ClockState {
         let state = self.state();
-        self.with_anchor(state.anchor, state.jumps.clone())
+        // By whole milliseconds, so that the anchor stands for the same clock.
+        let passed = self.clock.since_boot().saturating_sub(state.anchor.since_boot).as_millis();
+        let passed = Duration::from_millis(u64::try_from(passed).unwrap_or(0));
+        let Anchor { store_time, since_boot } = state.anchor;
+        let anchor = Anchor { store_time: store_time.plus(passed), since_boot: since_boot + passed };
+        self.with_anchor(anchor, state.jumps.clone())
     }
 
     fn with_anchor(&self, anchor: Anchor, jumps: ClockJumps) -> ClockState {
@@ -402,7 +464,7 @@ mod tests {
         let clock = TestClock::new(BEGIN);
         let store_clock = StoreClock::new(Arc::new(clock.clone()));
         store_clock.begin(None);
-        assert!(store_clock.resume(Timestamp(0), PhysicalOffset(0)), "nothing of it is saved");
+        assert!(store_clock.resume(&LastTimes::default(), None, PhysicalOffset(0)), "nothing of it is saved");
         (clock, store_clock)
     }
 
@@ -572,8 +634,77 @@ mod tests {
     fn next(clock: &TestClock, saved: &ClockState, last: Timestamp) -> (StoreClock, bool) {
         let next = StoreClock::new(Arc::new(clock.clone()));
         next.begin(Some(saved));
-        let to_save = next.resume(last, PhysicalOffset(700));
+        let to_save = next.resume(&times(&[last, last]), None, PhysicalOffset(700));
         (next, to_save)
+    }
+
+    fn times(records: &[Timestamp]) -> LastTimes {
+        let mut times = LastTimes::default();
+        records.iter().for_each(|time| times.saw(*time));
+        times
+    }
+
+    #[test]
+    fn the_latest_store_time_that_another_record_confirms_is_the_second_latest_of_the_last() {
+        let confirmed = |records: &[i64]| times(&records.iter().map(|&ms| plus(ms)).collect::<Vec<_>>()).confirmed();
+
+        assert_eq!([confirmed(&[]), confirmed(&[7])], [None, None]);
+        assert_eq!(confirmed(&[1, 2, 3]), Some(plus(2)));
+        assert_eq!(confirmed(&[1, DAY_MS, 3]), Some(plus(3)));
+        assert_eq!(confirmed(&[1, 2, -DAY_MS]), Some(plus(1)));
+        assert_eq!(confirmed(&[5, 5]), Some(plus(5)));
+        let many: Vec<i64> = [9_000, 9_000].into_iter().chain(0..CONFIRMING_RECORDS as i64).collect();
+        assert_eq!(confirmed(&many), Some(plus(CONFIRMING_RECORDS as i64 - 2)), "only the last count");
+    }
+
+    /// Without a checkpoint, in a machine whose wall clock shows `BEGIN`: where store time begins, and by which jumps.
+    fn begins(records: &[i64], on_record: Option<i64>) -> (i64, Vec<u64>) {
+        let clock = StoreClock::new(Arc::new(TestClock::new(BEGIN)));
+        clock.begin(None);
+        let records: Vec<Timestamp> = records.iter().map(|&ms| plus(ms)).collect();
+        assert!(clock.resume(&times(&records), on_record.map(plus), PhysicalOffset(700)));
+        let jumps = clock.jumps().as_slice().iter().map(|jump| jump.by_ms).collect();
+        (clock.now().0 - BEGIN.0, jumps)
+    }
+
+    #[test]
+    fn a_last_store_time_far_beyond_all_that_confirms_it_is_not_believed() {
+        let far = 40 * DAY_MS;
+
+        assert_eq!(begins(&[-30, -20, far], None), (0, vec![]));
+        assert_eq!(begins(&[far], None), (0, vec![]), "nothing confirms it");
+        assert_eq!(begins(&[50, 60, i64::MAX - BEGIN.0], None), (60, vec![]), "the wall clock was set back, too");
+        assert_eq!(begins(&[-30, far, -20], None), (0, vec![]), "one before the last");
+    }
+
+    #[test]
+    fn a_last_store_time_beyond_the_wall_clock_is_believed_as_far_as_it_is_confirmed_and_followed_by_a_jump_beyond() {
+        let far = 40 * DAY_MS;
+
+        assert_eq!(begins(&[far - 9, far - 1, far], None), (far, vec![1]), "the wall clock was set back");
+        assert_eq!(begins(&[far, far], None), (far, vec![]));
+        assert_eq!(begins(&[far], Some(far)), (far, vec![]));
+        assert_eq!(begins(&[-20, HOUR_MS], None), (HOUR_MS, vec![HOUR_MS as u64]));
+        assert_eq!(begins(&[far, far - 3, -far], None), (far - 3, vec![]), "the last one is damaged downwards");
+        assert_eq!(begins(&[-20], Some(far)), (0, vec![]), "RocketMQ's checkpoint alone says nothing");
+    }
+
+    #[test]
+    fn a_checkpoint_confirms_the_store_time_of_every_record_before_it() {
+        let (clock, store_clock) = clocks();
+        clock.advance(Duration::from_micros(10 * DAY_MS as u64 * 1_000 + 700));
+        let (saved, last) = (store_clock.to_save(), store_clock.now());
+        clock.advance(Duration::from_micros(1_300));
+        let (same_boot, _) = next(&clock, &saved, last);
+        assert_eq!((same_boot.now(), store_clock.now()), (plus(10 * DAY_MS + 2), plus(10 * DAY_MS + 2)));
+        clock.reboot();
+        clock.step_wall(-20 * DAY_MS);
+        let again = StoreClock::new(Arc::new(clock.clone()));
+        again.begin(Some(&saved));
+
+        again.resume(&times(&[last]), None, PhysicalOffset(700));
+
+        assert_eq!((again.now(), again.jumps()), (last, ClockJumps::default()));
     }
 
     #[test]

@@ -776,15 +776,17 @@ impl MessageStore {
             self.health.fail(&format!("{error}: {}", source_of(&error)));
             return Err(error);
         }
-        let stored_at = Timestamp(last.map_or(0, |last| last.stored_at));
         let confirmed = i64::try_from(position.0).unwrap_or(i64::MAX);
         // What was restored up to the position is durable by now.
         self.log.clock().forget_before(waiting_from);
+        let clock = self.log.clock().to_save();
+        // No store time lies beyond that of now, unless it is damaged: it is not passed on.
+        let stored_at = Timestamp(last.map_or(0, |last| last.stored_at)).min(clock.store_time);
         let checkpoint = Checkpoint {
             position,
             log_first: self.log.first(),
             last_record: last,
-            clock: self.log.clock().to_save(),
+            clock,
             rocketmq: RocketmqCheckpoint {
                 log_time: stored_at,
                 queue_time: stored_at,

@@ -34,6 +34,7 @@ use bytes::Bytes;
 use super::{
     MessageStore, QueueEntry, StateFile, StoreError,
     checkpoint::{Checkpoint, Derived, FoundCheckpoint, LastRecord, OUR_CHECKPOINT},
+    clock::LastTimes,
     commit_log::QueueOffsets,
     dispatch::first_error,
     message_store::{ABORT_FILE, last_record},
@@ -125,6 +126,10 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
             "there is a commit log, but no checkpoint of latermq: it was lost, or Apache RocketMQ wrote the store. The whole log is scanned; steps of the wall clock before this start are not known, what waits may be early by as much"
         );
     }
+    let rocketmq = match &found {
+        Some(found) => Some(found.checkpoint.rocketmq),
+        None => store.checkpoint_files.load_rocketmq(),
+    };
     let matches = found.as_ref().is_some_and(|found| matches_log(store, &segments, &found.checkpoint));
     let loaded = found.and_then(FoundCheckpoint::believed);
     let known = loaded.as_ref().map(|checkpoint| (checkpoint.log_first, checkpoint.position));
@@ -223,8 +228,7 @@ pub(super) fn recover(store: &MessageStore, from: Recovery) -> Result<(), StoreE
     holes.save(&scan.holes, from == first);
     first_error(store.dispatcher.queues.set_min_position(first)).map_or(Ok(()), Err)?;
     finish_deletions(store)?;
-    let last_stored_at = Timestamp(scan.last.map_or(0, |last| last.stored_at));
-    let is_clock_new = store.log.clock().resume(last_stored_at, end);
+    let is_clock_new = store.log.clock().resume(&scan.times, rocketmq.map(|said| said.log_time), end);
     store.log.resume(end, queue_offsets(store));
     for segment in segments.iter().filter(|segment| segment.base < end && segment.end() > from) {
         if segment.end() >= end && !Mutation::KeepGivenUpPages.is_on() {
@@ -607,7 +611,8 @@ impl<'a> Window<'a> {
 
 struct Scanned {
     end: PhysicalOffset,
-    last: Option<LastRecord>,
+    /// The store times of the last records.
+    times: LastTimes,
     records: u64,
     /// Records that could not be read lie in these parts.
     holes: Vec<Range<PhysicalOffset>>,
@@ -626,6 +631,8 @@ fn scan(
     let mut end = from;
     let mut records = 0;
     let mut holes = Vec::new();
+    let mut times = LastTimes::default();
+    last.iter().for_each(|last| times.saw(Timestamp(last.stored_at)));
     let mut next_offsets = NextOffsets {
         next: HashMap::new(),
         has_gaps: !matches!(floor, DurableFloor::Position { .. }),
@@ -654,14 +661,13 @@ fn scan(
                 let mut doubted = None;
                 let is_torn_tail = is_newest
                     && matches!(floor, DurableFloor::Position { durable, same_boot: false } if position >= durable);
-                let stored_before = round.last().map(|located: &Located<'_>| located.record.stored_at());
-                let stored_before = stored_before.or(last.map(|last| Timestamp(last.stored_at)));
                 let may_be_torn = is_newest
                     && match floor {
                         DurableFloor::Position { durable, same_boot } => {
                             position >= durable && (!same_boot || Mutation::DamageTakenForTornTail.is_on())
                         }
-                        DurableFloor::Time(floor) => stored_before.is_some_and(|time| time > floor),
+                        // Of a single record the time may be damaged.
+                        DurableFloor::Time(floor) => times.confirmed().is_some_and(|time| time > floor),
                         DurableFloor::Everything | DurableFloor::Unknown => false,
                     };
                 let found = match look(&bytes[at..], position, segment.end().since(position), true) {
@@ -695,6 +701,7 @@ fn scan(
                 };
                 match found {
                     Found::Record(record) => {
+                        times.saw(record.stored_at());
                         round.push(Located { position, record });
                         at += record.total_bytes() as usize;
                     }
@@ -710,6 +717,7 @@ fn scan(
                             goes_on(&bytes[at..], segments, segment, *record, next_offsets.expected(store, *record))
                         }) {
                             next_offsets.begin_anew(record);
+                            times.saw(record.stored_at());
                             round.push(Located { position, record });
                             at += record.total_bytes() as usize;
                         } else {
@@ -769,7 +777,7 @@ fn scan(
         dispatching.last = last;
         store.dispatched.store(end.0, std::sync::atomic::Ordering::Release);
     }
-    Ok(Scanned { end, last, records, holes })
+    Ok(Scanned { end, times, records, holes })
 }
 
 /// The queue offsets that records must have. No checksum covers that field, and a wrong one would harm the entries of sound records.

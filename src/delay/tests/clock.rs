@@ -409,3 +409,38 @@ fn without_the_jumps_somebody_would_be_early() {
         assert_eq!(rig.step(), 1);
     });
 }
+
+/// No checksum covers the store time of a record. If store time began at a damaged one, all that waits would be early.
+#[test]
+fn a_damaged_store_time_of_the_last_record_makes_nobody_early_and_nobody_late() {
+    for by_ms in [60_000, 2 * HOUR_MS, DAY_MS + 1, 40 * DAY_MS, i64::MAX - START.0 - 5_000] {
+        for loses_checkpoints in [true, false] {
+            for reboots in [true, false] {
+                let what = format!("by {by_ms} ms, checkpoints lost: {loses_checkpoints}, another boot: {reboots}");
+                let rig = Rig::new("1h");
+                rig.send("orders", 1, "a");
+                rig.advance(1_000);
+                rig.send("orders", 1, "b");
+                rig.advance(1_000);
+                let last = rig.send("orders", 0, "last");
+                rig.store.sync_once().unwrap();
+                let segment = rig.directory.open(Path::new("commitlog/00000000000000000000")).unwrap();
+                segment.write_at(last.position.0 + 56, &(last.stored_at.0 + by_ms).to_be_bytes()).unwrap();
+                segment.sync().unwrap();
+                if loses_checkpoints {
+                    rig.lose_files();
+                }
+                if reboots {
+                    rig.clock.reboot();
+                }
+
+                let rig = rig.kill();
+
+                assert_due_in(&rig, 3_598_000, 1, &what);
+                assert_due_in(&rig, 1_000, 1, &what);
+                rig.send("orders", 1, "c");
+                assert_due_in(&rig, 3_600_000, 1, &what);
+            }
+        }
+    }
+}

@@ -37,6 +37,7 @@ use self::{
 use super::{
     StateFile, StoreError, StoreOptions,
     checkpoint::{Checkpoint, CheckpointFiles, Derived, FoundCheckpoint, LastRecord},
+    clock::LastTimes,
     consume_queues::queue_file_lengths,
     deletions::{DELETIONS_FILE, Deletions},
     message_store::{ABORT_FILE, LOCK_FILE, RECORD_OVERHEAD_BYTES_MAX, last_record},
@@ -321,6 +322,7 @@ pub fn audit(
         findings,
         damaged: Vec::new(),
         last: None,
+        times: LastTimes::default(),
         checkpoint: None,
         is_told: false,
         rebuilds: false,
@@ -359,6 +361,8 @@ struct Pass<'a> {
     findings: Findings,
     damaged: Vec<DamagedRange>,
     last: Option<LastRecord>,
+    /// The store times of the last records.
+    times: LastTimes,
     /// What recovery would start from.
     checkpoint: Option<Checkpoint>,
     /// Whether the checkpoint's position was passed.
@@ -508,14 +512,13 @@ impl Pass<'_> {
                         break;
                     }
                     Found::Bad => {
-                        let stored_before = self.last.map(|last| Timestamp(last.stored_at));
                         let torn = is_newest
                             && match (&self.checkpoint, time_floor) {
                                 (Some(checkpoint), _) => {
                                     position >= checkpoint.position && checkpoint.clock.boot_id != boot_id
                                 }
                                 (None, _) if !self.unclean => false,
-                                (None, Some(floor)) => stored_before.is_some_and(|time| time > floor),
+                                (None, Some(floor)) => self.times.confirmed().is_some_and(|time| time > floor),
                                 (None, None) => false,
                             };
                         let next = reader.next_sound(position, self.options.body_bytes_max)?;
@@ -656,6 +659,7 @@ impl Pass<'_> {
         }
         self.log.first_stored_at.get_or_insert(stored_at.0);
         self.log.last_stored_at = Some(stored_at.0);
+        self.times.saw(stored_at);
         // The checksum is not needed here.
         self.last =
             Some(LastRecord { position: position.0, bytes: record.total_bytes(), stored_at: stored_at.0, crc32: 0 });

@@ -205,6 +205,9 @@ impl ConsumeQueue {
             let mut writer = queue.writer();
             writer.files = files;
             writer.found = files.0 != files.1;
+            // A process that was killed may have removed them, which is not durable yet: with the power they would come back.
+            writer.folder_dirty = !writer.found;
+            queue.dirty.store(writer.folder_dirty, Ordering::Relaxed);
             writer.next = first;
         }
         Ok(queue)

@@ -320,6 +320,23 @@ fn an_empty_file_that_a_power_cut_left_does_not_come_back_by_the_next_one() {
 }
 
 #[test]
+fn files_that_a_killed_process_removed_do_not_come_back_with_the_power() {
+    let directory = MemoryDirectory::new();
+    drop(queue_of(&directory, 5));
+    let killed = reopened(&directory, PhysicalOffset::ZERO);
+    killed.cut().unwrap();
+    assert!(names(&directory).is_empty());
+
+    let directory = directory.kill();
+    let queue = reopened(&directory, PhysicalOffset::ZERO);
+    queue.sync().unwrap();
+
+    for seed in 0..20 {
+        assert!(names(&directory.crash(seed)).is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_queue_cut_at_a_file_border_has_no_empty_file_left() {
     let directory = MemoryDirectory::new();
     let queue = queue_of(&directory, 27);

@@ -16,7 +16,8 @@ use latermq::{
     protocol::Command,
     remoting::{Connection, Handler, Responder},
     store::{
-        ClockJumps, FigureValue, FlushPolicy, MessageStore, StateFile, StoreAudit, StoreError, StoreOptions, audit,
+        ClockJumps, FigureValue, FlushPolicy, MessageStore, Plugin, StateFile, StoreAudit, StoreError, StoreOptions,
+        audit,
     },
 };
 
@@ -301,6 +302,11 @@ impl Machine {
                 return;
             }
         }
+    }
+
+    /// Whether messages wait.
+    pub(crate) fn waits(&self) -> bool {
+        self.process().scheduler.owes().records > 0
     }
 
     /// Dispatches what can be read.

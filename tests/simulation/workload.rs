@@ -759,10 +759,13 @@ impl Simulation {
         }
         self.settle();
         self.machine.advance(Duration::from_secs(30 * 86_400));
-        for _ in 0..4 {
+        // What cannot be read is tried for a while before it is parked.
+        let mut rounds = 0;
+        while rounds < 4 || rounds < 100 && self.machine.waits() {
             self.work();
             self.machine.work();
             self.machine.advance(PAUSE_MAX);
+            rounds += 1;
         }
         self.settle();
         self.reader.read_again(&self.machine, &self.ledger);

@@ -492,7 +492,7 @@ impl ConsumeQueue {
             (mem::take(&mut writer.dirty), mem::take(&mut writer.folder_dirty))
         };
         let synced = files.values().try_for_each(|file| file.sync());
-        let synced = synced.and_then(|()| if folder_dirty { self.directory.sync_folder(&self.folder) } else { Ok(()) });
+        let synced = synced.and_then(|()| if folder_dirty { self.sync_folder() } else { Ok(()) });
         synced.or_else(|error| {
             let mut writer = self.writer();
             if writer.deleted {
@@ -662,7 +662,7 @@ impl ConsumeQueue {
             writer.files.0 = number + 1;
             self.remove_file(&mut writer, number)?;
             // One after the other, also on disk: a gap would be taken for what a crash took.
-            self.directory.sync_folder(&self.folder).map_err(|error| self.fault("sync", error))?;
+            self.sync_folder().map_err(|error| self.fault("sync", error))?;
             debug!(topic = %self.topic, queue_id = self.queue_id.0, file = self.file_name(number), "queue file deleted");
         }
         Ok(())
@@ -1098,6 +1098,19 @@ impl ConsumeQueue {
         writer.folder_dirty = true;
         self.dirty.store(true, Ordering::Release);
         self.directory.remove(&self.folder.join(self.file_name(number))).map_err(|error| self.fault("remove", error))
+    }
+
+    /// Makes what the folder holds durable. One that somebody took away is made anew: what lay in it is built again by the next start, which notices, and
+    /// a folder that is not there gives no reason to doubt what was synced elsewhere.
+    fn sync_folder(&self) -> io::Result<()> {
+        match self.directory.sync_folder(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                warn!(path = self.directory.display(&self.folder), "the folder of a queue is gone, made anew");
+                create_folder(&*self.directory, &self.folder)?;
+                self.directory.sync_folder(&self.folder)
+            }
+            synced => synced,
+        }
     }
 
     /// Forgets every open file, for good: readers that still open one keep it under a name that is not asked for again.

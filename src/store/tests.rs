@@ -356,6 +356,28 @@ fn a_folder_of_queues_that_is_taken_away_from_a_running_store_stops_no_queue() {
 }
 
 #[test]
+fn the_folder_of_a_queue_that_is_taken_away_from_a_running_store_stops_no_checkpoint() {
+    for gone in ["consumequeue/orders/0", "consumequeue/orders"] {
+        let rig = Rig::new();
+        let store = rig.open();
+        fill(&store, 0, 30);
+        dispatch_all(&store);
+        std::fs::remove_dir_all(rig.path(gone)).unwrap();
+
+        store.checkpoint_once().unwrap();
+        store.append(draft("other", 3, b"x")).unwrap();
+        fill(&store, 30, 320);
+        dispatch_all(&store);
+        store.checkpoint_once().unwrap();
+        store.retain_once().unwrap();
+
+        assert_eq!(bodies(&store, "other", 3), ["x"], "{gone}");
+        kill(store);
+        assert_eq!(bodies(&rig.open(), "orders", 0), numbered(350), "{gone}");
+    }
+}
+
+#[test]
 fn strange_files_are_left_alone() {
     let rig = Rig::new();
     let store = rig.open();

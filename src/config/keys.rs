@@ -201,7 +201,7 @@ pub static SECTIONS: &[Section] = &[
                 "mappedFileSizeCommitLog",
                 Kind::Number(1, INT_MAX),
                 "1073741824",
-                "Bytes of a commit log file; the next one is allocated ahead. It must hold the largest record, and cannot change while there are files.",
+                "Bytes of a commit log file; the next one is allocated ahead. It must hold the largest record (maxMessageSize + 65536), and cannot change while there are files.",
             ),
             Key::new(
                 "mappedFileSizeConsumeQueue",
